@@ -16,7 +16,7 @@ const (
 	applyChanges = "rm -r gone type && echo new >changed && mv moved to && echo new >type && mkdir -p made/below && echo new >made/below/d && ln -s changed link && for i in 1 2 3 4; do echo $i >made/$i; done"
 )
 
-// TestKilledApply meets apply at its steps, the calls that change files: the process is killed there, or is told that the disk is full. Each
+// TestKilledApply meets apply at its steps, the calls that change files: the process is killed there, or learns that the disk is full. Each
 // file of the host is the old or the new one, and the next apply, which nothing has to force, completes it and leaves nothing behind.
 func TestKilledApply(t *testing.T) {
 	rounds := roundsEach(t)

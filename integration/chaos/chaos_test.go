@@ -197,14 +197,14 @@ func (w *world) kill() {
 	}
 }
 
-// files lists the store without what is a cache: compiled code, bases, and files that only are locked.
+// files lists the store without what is a cache: compiled and translated code, bases, and files that only are locked.
 func (w *world) files() (list []string) {
 	err := filepath.WalkDir(w.store, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		name, _ := filepath.Rel(w.store, path)
-		if e.IsDir() && slices.Contains([]string{"compiled", "bases", "locks"}, name) {
+		if e.IsDir() && slices.Contains([]string{"compiled", "translations", "bases", "locks"}, name) {
 			return fs.SkipDir
 		}
 		if !e.IsDir() {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestEveryStep meets fork, snapshot and rm at their steps, the calls that change files: the process that makes one is killed there, or is told
+// TestEveryStep meets fork, snapshot and rm at their steps, the calls that change files: the process that makes one is killed there, or learns
 // that the disk is full. Nothing is lost, what was asked for works the next time, and nothing is left behind. With few rounds only some steps
 // are met, with more of them than there are steps all.
 func TestEveryStep(t *testing.T) {

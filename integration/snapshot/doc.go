@@ -1,3 +1,3 @@
-// Package snapshot tests saved machines with many of them: forks of one VM, processes that restore one file, and what each
-// costs. What one VM suffices for is tested in package vm.
+// Package snapshot tests many saved machines together: forks of one VM, processes that restore one file, and what each
+// costs. Package vm has the tests for which one VM suffices.
 package snapshot

@@ -86,7 +86,7 @@ func TestForkDuringACompilation(t *testing.T) {
 	}
 }
 
-// The download of the VM that is forked goes on to its end; the fork's copy of the connection is reset, and it can begin anew.
+// The download of the VM that is forked continues to its end; the fork's copy of the connection is reset, and it can begin anew.
 func TestForkDuringADownload(t *testing.T) {
 	t.Parallel()
 	content := make([]byte, 2<<20)

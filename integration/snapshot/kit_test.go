@@ -92,7 +92,7 @@ func waitFor(t testing.TB, v *vm.VM, line string) {
 	t.Fatalf("never: %s", line)
 }
 
-// wantClock checks that the guest's clock is within half a second of the host's.
+// wantClock checks that the guest's clock differs from the host's by at most half a second.
 func wantClock(t testing.TB, v *vm.VM) {
 	t.Helper()
 	began := time.Now()

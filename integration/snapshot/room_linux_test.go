@@ -12,7 +12,7 @@ import (
 	"agentvm/vm"
 )
 
-// A VM whose snapshot, or whose fork's disk, finds no room on the host goes on; nothing is left of either.
+// A VM whose snapshot, or whose fork's disk, finds no room on the host runs on; nothing is left of either.
 func TestSnapshotsOnAFullDisk(t *testing.T) { smalldisk.Run(t, "2m", saveOnAFullDisk) }
 
 func saveOnAFullDisk(t *testing.T, full string) {

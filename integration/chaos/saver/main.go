@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command saver saves files again and again in the ways in which editors and tools do it, until it is killed, and says of such files whether
-// each is as it was at some save. It runs in a VM, and beside it for the host's files.
+// Command saver saves files again and again, in the ways of editors and tools, until it is killed. It also checks whether each such file is
+// as it was at some save. It runs in a VM, and beside it for the host's files.
 //
 //	saver make DIR...           version 0 of the files in each DIR
 //	saver save VERSION DIR...   versions from there on; after each sync it prints "synced DIR WAY VERSION" for each file

@@ -352,7 +352,7 @@ func (w *applier) remove(ctx context.Context, name string, was mount.Base, depth
 		if host == nil {
 			continue
 		}
-		if host.Changed.After(w.listed) && !w.o.Force {
+		if !w.o.Force && (w.changed(*host) || host.Changed.After(w.listed)) { // there was no conflict in what was listed
 			return fmt.Errorf("the host has just changed %q: look at the changes again", below)
 		}
 		if err := w.remove(ctx, below, host.Base, depth+1); err != nil {
@@ -413,7 +413,7 @@ func baseFor(c Change, host mount.Base) guestrpc.LayerEntry {
 func (s *Set) Discard(ctx context.Context, paths ...string) error {
 	return s.each(ctx, paths, false, func(l *listing) error {
 		if len(l.paths) == 0 {
-			return l.layer.Discard(ctx, nil)
+			return l.layer.Discard(ctx, nil, time.Now())
 		}
 		drop := make(map[string]bool)
 		for _, p := range l.paths {
@@ -434,7 +434,7 @@ func (s *Set) Discard(ctx context.Context, paths ...string) error {
 			list = append(list, p)
 		}
 		slices.Sort(list)
-		return l.layer.Discard(ctx, list)
+		return l.layer.Discard(ctx, list, time.Now())
 	})
 }
 

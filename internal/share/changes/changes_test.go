@@ -32,6 +32,7 @@ type guest struct {
 	began    time.Time
 	endless  bool // the list never ends
 	applying uint64
+	begun    func() // when an apply has begun
 	settled  []guestrpc.LayerEntry
 	newBegan time.Time
 	dropped  []string
@@ -71,7 +72,13 @@ func (l *layer) Open(path string) (guestrpc.FileHandler, error) {
 	return content{strings.NewReader(path)}, nil
 }
 
-func (l *layer) Begin(apply uint64) error { l.g.applying = apply; return nil }
+func (l *layer) Begin(apply uint64) error {
+	l.g.applying = apply
+	if l.g.begun != nil {
+		l.g.begun()
+	}
+	return nil
+}
 
 func (l *layer) Settle(entries []guestrpc.LayerEntry, began time.Time) error {
 	l.g.applying = 0
@@ -82,8 +89,11 @@ func (l *layer) Settle(entries []guestrpc.LayerEntry, began time.Time) error {
 func (l *layer) Pack(context.Context, io.Writer) (guestrpc.Summary, error) {
 	return guestrpc.Summary{}, errors.ErrUnsupported
 }
-func (l *layer) Discard(paths []string) error { l.g.dropped = paths; return nil }
-func (l *layer) Close() error                 { return nil }
+func (l *layer) Discard(paths []string, now time.Time) error {
+	l.g.dropped, l.g.newBegan = paths, now
+	return nil
+}
+func (l *layer) Close() error { return nil }
 
 type content struct{ io.ReaderAt }
 
@@ -529,7 +539,8 @@ func TestDiscard(t *testing.T) {
 		{"/src", "", []string{}},
 		{"b", "has not changed it", nil},
 	} {
-		k.dropped = nil
+		k.dropped, k.newBegan = nil, time.Time{}
+		asked := time.Now()
 		err := k.set.Discard(t.Context(), test.path)
 		if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
 			t.Errorf("%s: %v", test.path, err)
@@ -537,10 +548,13 @@ func TestDiscard(t *testing.T) {
 		if diff := cmp.Diff(test.want, k.dropped); diff != "" {
 			t.Errorf("%s: %s", test.path, diff)
 		}
+		if now := time.Now(); test.err == "" && (k.newBegan.Before(asked) || k.newBegan.After(now)) {
+			t.Errorf("%s: the guest has %v as the time at %v", test.path, k.newBegan, now)
+		}
 	}
 }
 
-// TestBeganAfterDeletions applies a deletion in a directory, which changes the directory: that is no conflict when the guest removes it.
+// TestBeganAfterDeletions applies a deletion in a directory, which changes the directory: that is not a conflict when the guest removes it.
 func TestBeganAfterDeletions(t *testing.T) {
 	k := newKit(t, mount.Config{})
 	k.write(t, "dir/gone", "old")
@@ -557,6 +571,22 @@ func TestBeganAfterDeletions(t *testing.T) {
 	}
 	k.list, k.began = []guestrpc.LayerEntry{gone("dir")}, k.newBegan
 	k.want(t, "D dir")
+}
+
+// TestNewInDeleted has the host make a file in a directory that the guest has deleted, within the step of the file system's clock in which the
+// changes are listed.
+func TestNewInDeleted(t *testing.T) {
+	k := newKit(t, mount.Config{}, gone("dir"))
+	k.write(t, "dir/old", "old")
+	k.began = time.Now()
+	time.Sleep(30 * time.Millisecond) // the clock of files has steps
+	k.begun = func() { k.write(t, "dir/new", "new") }
+	if _, err := k.set.Apply(t.Context(), changes.ApplyOptions{}); err == nil || !strings.Contains(err.Error(), `just changed "dir/new"`) {
+		t.Errorf("%v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(k.host, "dir", "new")); string(text) != "new" {
+		t.Errorf("%q, %v", text, err)
+	}
 }
 
 // TestTorn is about files of which the guest says that they may be incomplete.
@@ -619,7 +649,7 @@ func TestInterruptedApply(t *testing.T) {
 	}
 }
 
-// TestPartlyRemoved has a directory that the guest has removed, and of which an interrupted apply has removed a part: its time is no conflict,
+// TestPartlyRemoved has a directory that the guest has removed, and of which an interrupted apply has removed a part: its time is not a conflict,
 // but a file in it that has changed is.
 func TestPartlyRemoved(t *testing.T) {
 	k := newKit(t, mount.Config{}, gone("gone"))

@@ -28,7 +28,10 @@
 //   - A file without a base, or with another path's, stands in the place of something that the guest has deleted. A rename is a file whose
 //     base has the path of a deleted file.
 //   - A deletion has no attributes. So the layer has one, trusted.agentvm.began, and a change of the host's file after that time is a
-//     conflict. An apply that leaves nothing out sets it to the last ctime of what it has applied and of the directories of that.
+//     conflict. The host says it when it asks for the mount or the discard that the layer begins with: the guest's clock may be any. What the
+//     host changes between that and the mount is a conflict too, though the guest sees it. File systems stamp by a clock that is a step behind,
+//     up to 10 ms, in which a change counts as one of before; a guest has seen it unless it mounts and looks within that step. An apply that
+//     leaves nothing out sets the attribute to the last ctime of what it has applied and of the directories of that.
 //   - Apply sets the base of each file to that of the new file on the host.
 //
 // The guest can forge all this and gains nothing: it can as well write its own text. The user decides by the differences.

@@ -243,7 +243,7 @@ func (in *unpacker) file(dir *os.Root, e entry, content io.Reader) error {
 		return err
 	}
 	t := modified(e.ModTime)
-	return dir.Chtimes(e.base, t, t) // the file was just made here, so it is no link
+	return dir.Chtimes(e.base, t, t) // the file was just made here, so it is not a link
 }
 
 // following is a reader that ends with a context.

@@ -160,12 +160,12 @@ func (f *Files) Remove(ctx context.Context, path string) error {
 	return f.with(ctx, "remove", path, func(c *guestrpc.FilesClient) error { return c.Remove(ctx, path) })
 }
 
-// RemoveAll removes path and what is below it, following no links. It is no error when nothing is there.
+// RemoveAll removes path and what is below it, following no links. It is not an error when nothing is there.
 func (f *Files) RemoveAll(ctx context.Context, path string) error {
 	return f.with(ctx, "remove", path, func(c *guestrpc.FilesClient) error { return c.RemoveAll(ctx, path) })
 }
 
-// MkdirAll makes a directory and its parents. It is no error when it exists.
+// MkdirAll makes a directory and its parents. It is not an error when it exists.
 func (f *Files) MkdirAll(ctx context.Context, path string, mode fs.FileMode) error {
 	return f.with(ctx, "make directory", path, func(c *guestrpc.FilesClient) error { return c.MkdirAll(ctx, path, mode) })
 }

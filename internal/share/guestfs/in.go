@@ -199,7 +199,7 @@ func (f *Files) unpackFrom(ctx context.Context, dir string, m *meter, pack func(
 func (f *Files) makeTop(ctx context.Context, to string, info fs.FileInfo, o CopyOptions) error {
 	_, err := f.Stat(ctx, to)
 	if err == nil {
-		return f.MkdirAll(ctx, to, hostPermissions(info)) // an error when it is no directory
+		return f.MkdirAll(ctx, to, hostPermissions(info)) // an error when it is not a directory
 	}
 	owner, mode := o.Owner, hostPermissions(info)
 	if o.KeepOwners {

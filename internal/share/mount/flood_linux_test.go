@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -46,7 +47,8 @@ func TestFloodOfAnotherVM(t *testing.T) {
 		name := fmt.Sprint("mark", i)
 		writeFile(t, filepath.Join(quiet, name), "")
 		for _, other := range names(victim.all(name), name) {
-			if other != "old" && other[:4] != "mark" {
+			// "" is the directory itself: the system's queue, which the two share, was full for a moment.
+			if other != "" && other != "old" && !strings.HasPrefix(other, "mark") {
 				t.Errorf("an event of %q", other)
 			}
 		}

@@ -17,7 +17,7 @@ func openBeneath(root int, name string, flags int, perm uint32) (int, error) {
 // mknodAt makes nothing: macOS has no call for it that takes a descriptor of the directory.
 func mknodAt(int, string, uint32) error { return unix.EPERM }
 
-// chmodAt changes the mode of a name that is no link.
+// chmodAt changes the mode of a name that is not a link.
 func chmodAt(dir int, name string, mode uint32) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {

@@ -38,7 +38,7 @@ func openBeneath(root int, name string, flags int, perm uint32) (int, error) {
 // mknodAt makes a FIFO, or a socket at which no program listens.
 func mknodAt(dir int, name string, mode uint32) error { return unix.Mknodat(dir, name, mode, 0) }
 
-// chmodAt changes the mode of a name that is no link. Kernels before 6.6 have no call for that: there a descriptor of the file
+// chmodAt changes the mode of a name that is not a link. Kernels before 6.6 have no call for that: there a descriptor of the file
 // itself is named through /proc.
 func chmodAt(dir int, name string, mode uint32) error {
 	err := unix.Fchmodat(dir, name, mode, unix.AT_SYMLINK_NOFOLLOW)

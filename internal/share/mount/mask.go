@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 
 	"agentvm/internal/host/errno"
 	"agentvm/internal/share/mount/protect"
@@ -135,7 +136,7 @@ func (m *masks) find(name string) standing {
 		if at.covered {
 			return standsMasked // all below it
 		}
-		if m.short && len(at.below) > 0 && shortName.MatchString(element) {
+		if m.short && len(at.below) > 0 && shortName().MatchString(element) {
 			return standsMasked
 		}
 		if at = at.below[protect.Fold(element)]; at == nil {
@@ -187,7 +188,7 @@ func (m *masks) refusesLink(name string) error {
 }
 
 // shortName matches the names that Windows makes up for files with longer ones, such as GIT~1.
-var shortName = regexp.MustCompile(`^[^.~]{1,6}~[0-9]{1,6}(\.[^.]{0,3})?$`)
+var shortName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[^.~]{1,6}~[0-9]{1,6}(\.[^.]{0,3})?$`) })
 
 // makePath is childPath for a name that is about to be made.
 func (c *session) makePath(dir *node, name string) (string, error) {

@@ -7,7 +7,7 @@ import (
 	"agentvm/internal/host/errno"
 )
 
-// made runs a call that makes a name in the request's directory, and replies with what is there afterwards. What is no link gets its mode, to which
+// made runs a call that makes a name in the request's directory, and replies with what is there afterwards. What is not a link gets its mode, to which
 // the guest's umask has been applied and the host's must not be.
 func (c *session) made(q *request, name string, mode uint32, call func(path string) error) error {
 	c.tree.names.RLock()

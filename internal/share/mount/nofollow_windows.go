@@ -46,7 +46,7 @@ func (s *Server) inParent(name string, call func(dir *os.Root, base string) erro
 	}
 }
 
-// openSubdirectory opens a directory that is no link.
+// openSubdirectory opens a directory that is not a link.
 func openSubdirectory(dir *os.Root, name string) (*os.Root, error) {
 	sub, err := dir.OpenRoot(name)
 	if err != nil {

@@ -229,7 +229,7 @@ func (c *session) create(q *request) error {
 	if err != nil {
 		return err
 	}
-	// What exists and is no regular file must not be opened, and a link not followed.
+	// What exists and is not a regular file must not be opened, and a link not followed.
 	if a, err := c.server.lstat(path); err == nil && flags&openExclusive == 0 && !a.isRegular() {
 		return notRegular(a)
 	}

@@ -188,7 +188,7 @@ func (o *Original) RemoveTemporary(dir string, mark uint64, limit int) error {
 	return err
 }
 
-// WriteFile makes a regular file of what write writes, or replaces what is no directory, by one rename. With exact it has mode; else mode
+// WriteFile makes a regular file of what write writes, or replaces what is not a directory, by one rename. With exact it has mode; else mode
 // within the umask. It is never set-uid or set-gid.
 func (o *Original) WriteFile(name string, mode fs.FileMode, exact bool, write func(io.Writer) error, unless func() error) (err error) {
 	s := o.s
@@ -226,7 +226,7 @@ func (o *Original) place(op, temporary, name string, makes fs.FileMode, err erro
 	return errors.Join(err, o.s.unlink(temporary, false))
 }
 
-// MakeLink makes a symbolic link, or replaces what is no directory by one. Nothing here follows it.
+// MakeLink makes a symbolic link, or replaces what is not a directory by one. Nothing here follows it.
 func (o *Original) MakeLink(name, target string, unless func() error) error {
 	if err := o.allow("link", name, fs.ModeSymlink, func() error { return nil }); err != nil {
 		return err

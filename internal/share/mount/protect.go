@@ -327,7 +327,7 @@ func (s *Server) refuseChange(name string) error {
 	return errno.EROFS
 }
 
-// protectsPlace is EROFS where a new name, for a file that is no directory, would come to mean what is to be a directory of the host, as
+// protectsPlace is EROFS where a new name, for a file that is not a directory, would come to mean what is to be a directory of the host, as
 // a symbolic link does that leads to one of the guest.
 func (s *Server) protectsPlace(name string, regular bool) error {
 	if s.protection == nil || !s.holds(name, regular) {

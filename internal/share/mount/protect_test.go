@@ -140,7 +140,7 @@ func TestProtectedGit(t *testing.T) {
 }
 
 // TestProtectedGitsOwnMoves does what git does in a repository of the host: locks become files, also in submodules, and a configuration that
-// is written anew with the same content is no change.
+// is written anew with the same content is not a change.
 func TestProtectedGitsOwnMoves(t *testing.T) {
 	dir, root, log := protectedShare(t, nil)
 	create := func(name, content string, in ...string) {

@@ -19,7 +19,7 @@ import (
 //	                ◄── replies ─── Attach's goroutine ◄── whole, of known requests ── server
 //
 // A request is answered once: by the server, or with EIO when that ends. Neither side is trusted: of the guest only the framing is looked at, as
-// the server looks at the rest; a server that sends what is no reply to a request ends.
+// the server looks at the rest; a server that sends what is not a reply to a request ends.
 type Relay struct {
 	device io.ReadWriteCloser
 	memory *budget.Budget

@@ -41,7 +41,7 @@ type Config struct {
 	Protected, Unprotected []string
 	// Guard is the VM's, which its mounts have in common. Default: one of this share alone.
 	Guard *Guard
-	// Bases has the guest read, as an extended attribute of each file, which of the host's files it is: see Base. Default: there are no
+	// Bases lets the guest read, as an extended attribute of each file, which of the host's files it is: see Base. Default: there are no
 	// extended attributes.
 	Bases bool
 	// UID and GID own, in the guest, what the host process's user owns on the host. Default: root.

@@ -33,6 +33,8 @@ var errFrame = errors.New("message length out of range")
 //	loop: frame ──► FUSE_INIT, FUSE_DESTROY: wait for all requests, reset, reply
 //	            ├─► quick operations: answered in the loop
 //	            └─► anything else: its own goroutine, at most maxRequests ──► reply
+//
+// Before the loop hears of it, a request that needs no wait is answered in the guest's call, see serveDirect.
 type session struct {
 	server *Server
 	conn   io.ReadWriteCloser
@@ -42,6 +44,7 @@ type session struct {
 	slots      chan struct{}
 	running    sync.WaitGroup
 	sendMu     sync.Mutex
+	turn       sync.Mutex // held by the loop, unless it waits for the next frame, and by serveDirect
 
 	tree    *tree
 	handles *handleTable
@@ -100,6 +103,11 @@ func (c *session) reset() {
 
 // run serves until the connection ends and returns why; io.EOF between two messages is an orderly end.
 func (c *session) run() error {
+	c.turn.Lock() // for ever: what comes after the loop's end is not served
+	if conn, ok := c.conn.(directConn); ok {
+		conn.Direct(smallBuffer, c.serveDirect)
+		defer conn.Direct(0, nil)
+	}
 	err := c.loop()
 	c.conn.Close() // frees requests that wait to send
 	c.locks.interruptAll()
@@ -140,6 +148,14 @@ func (c *session) loop() error {
 
 // receive reads one frame. A length out of range ends the session, because the bytes after it cannot be distinguished any more.
 func (c *session) receive() (*request, error) {
+	if c.in.Buffered() == 0 {
+		c.turn.Unlock()
+		_, err := c.in.Peek(1)
+		c.turn.Lock()
+		if err != nil {
+			return nil, err
+		}
+	}
 	var header [requestHeader]byte
 	if _, err := io.ReadFull(c.in, header[:]); err != nil {
 		return nil, err
@@ -148,20 +164,29 @@ func (c *session) receive() (*request, error) {
 	if n < requestHeader || n > maxMessage {
 		return nil, fmt.Errorf("%w: %d bytes, limit %d", errFrame, n, maxMessage)
 	}
-	q := &request{op: binary.LittleEndian.Uint32(header[4:]), unique: binary.LittleEndian.Uint64(header[8:])}
 	n -= requestHeader
-	q.frame = c.buffer(int(n))
-	body := (*q.frame)[:n]
+	frame := c.buffer(int(n))
+	body := (*frame)[:n]
 	if _, err := io.ReadFull(c.in, body); err != nil {
 		return nil, io.ErrUnexpectedEOF
 	}
-	q.in.rest = body
-	q.node, _ = c.tree.get(binary.LittleEndian.Uint64(header[16:])) // nil where there is none
+	q := c.request(header[:], body)
+	q.frame = frame
 	return q, nil
 }
 
+// request makes a request of a frame's header and the rest.
+func (c *session) request(header, body []byte) *request {
+	q := &request{op: binary.LittleEndian.Uint32(header[4:]), unique: binary.LittleEndian.Uint64(header[8:])}
+	q.in.rest = body
+	q.node, _ = c.tree.get(binary.LittleEndian.Uint64(header[16:])) // nil where there is none
+	return q
+}
+
 // answer runs a request and sends its reply. A failed send shows up as a failed receive.
-func (c *session) answer(q *request) {
+func (c *session) answer(q *request) { c.answerBy(q, c.send) }
+
+func (c *session) answerBy(q *request, send func(message []byte)) {
 	c.reserve(q, smallBuffer)
 	err := c.handle(q)
 	if q.handle != nil { // before the reply, which lets the guest close the file: it is closed then
@@ -174,13 +199,21 @@ func (c *session) answer(q *request) {
 			q.out.buf = q.out.buf[:replyHeader]
 		}
 		q.out.header(number, q.unique)
-		c.send(q.out.buf)
+		send(q.out.buf)
 	}
+	c.end(q)
+}
+
+// end gives back what a request holds.
+func (c *session) end(q *request) {
 	if q.node != nil {
 		c.tree.release(q.node)
 	}
-	c.release(q.frame)
-	c.release(q.reply)
+	for _, b := range []*[]byte{q.frame, q.reply} {
+		if b != nil {
+			c.release(b)
+		}
+	}
 }
 
 // silent says that there is no reply, or that hostEvents sends it.

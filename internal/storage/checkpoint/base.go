@@ -73,7 +73,7 @@ func (b *Base) Open() (s *Saved, missing bool) {
 	})
 	if err == nil {
 		if n := s.File.Chunks(); n > 0 {
-			err = s.File.VerifyChunk(rand.IntN(n))
+			err = s.File.ChunkVerifier()(rand.IntN(n))
 		}
 	}
 	bad := s
@@ -175,13 +175,14 @@ func (s *Saved) verify(stop <-chan struct{}, delay time.Duration) (bool, error) 
 		return false, nil
 	case <-wait.C:
 	}
+	verify := s.File.ChunkVerifier()
 	for i := range s.File.Chunks() {
 		select {
 		case <-stop:
 			return false, nil
 		default:
 		}
-		if err := s.File.VerifyChunk(i); err != nil {
+		if err := verify(i); err != nil {
 			return false, err
 		}
 	}

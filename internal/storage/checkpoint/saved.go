@@ -1,5 +1,5 @@
-// Package checkpoint has what a VM continues from instead of booting: saved machines in files, shared between the VMs of a process and
-// trusted as far as their origin permits; the bases of a store; what was captured of a running VM, on its way to forks or a file; and the
+// Package checkpoint keeps the states from which a VM continues instead of booting: saved machines in files, shared between the VMs of a process
+// and trusted as far as their origin permits; the bases of a store; what was captured of a running VM, on its way to forks or a file; and the
 // identity that distinguishes a copy from its original. docs/internals/saved-machines.md is the design.
 //
 // It runs no machine and talks to no guest: package vm does that, and says when. All functions may be called from several goroutines.

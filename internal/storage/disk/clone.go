@@ -16,12 +16,13 @@ import (
 // Clone makes a disk with these contents in a new file, which is durable when it returns. The two share the layers by hard links, which
 // takes the same short time for any size; across file systems, or without hard links, it copies them. A failure leaves no files.
 func (f *Frozen) Clone(ctx context.Context, to string) error {
-	return wrap("clone disk "+f.path+" to", to, f.share(ctx, to, newID()))
+	return wrap("clone disk "+f.path+" to", to, f.share(ctx, to, newID(), true))
 }
 
-// Keep is like Clone, but makes a read-only disk, which OpenFrozen opens.
-func (f *Frozen) Keep(ctx context.Context, to string) error {
-	return wrap("keep disk "+f.path+" as", to, f.share(ctx, to, ""))
+// Keep is like Clone, but makes a read-only disk, which OpenFrozen opens. One that is not durable may be damaged, or missing, after a failure of the
+// power; the layers that it shares are not.
+func (f *Frozen) Keep(ctx context.Context, to string, durable bool) error {
+	return wrap("keep disk "+f.path+" as", to, f.share(ctx, to, "", durable))
 }
 
 // Replace gives the disk at to these contents, in one step: a failure before it leaves that disk as it was. Without one there it is Clone. The
@@ -46,11 +47,15 @@ func (f *Frozen) replace(ctx context.Context, to string) error {
 	if err = os.Mkdir(dir, 0o700); errors.Is(err, fs.ErrExist) {
 		err = nil
 	}
+	var l *layer
 	if err == nil {
-		err = f.fill(ctx, dir, top)
+		l, err = f.fill(ctx, dir, top)
 	}
 	if err == nil {
-		err = atomicfile.Write(to, f.manifest(top).encode())
+		err = publish(to, f.manifest(top), l.sync, func() error { return atomicfile.SyncFolder(dir) })
+	}
+	if l != nil {
+		err = errors.Join(err, l.release())
 	}
 	if err != nil { // other layers that the manifest does not name stay until the disk is opened
 		_ = os.Remove(filepath.Join(dir, top))
@@ -59,7 +64,7 @@ func (f *Frozen) replace(ctx context.Context, to string) error {
 }
 
 // share makes a disk of the same layers at to; without a top it is read-only. The manifest comes last, as in buildIn.
-func (f *Frozen) share(ctx context.Context, to, top string) error {
+func (f *Frozen) share(ctx context.Context, to, top string, durable bool) error {
 	if err := vacant(to); err != nil {
 		return err
 	}
@@ -67,9 +72,16 @@ func (f *Frozen) share(ctx context.Context, to, top string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	err := f.fill(ctx, dir, top)
-	if err == nil {
-		err = atomicfile.Write(to, f.manifest(top).encode())
+	l, err := f.fill(ctx, dir, top)
+	switch {
+	case err != nil:
+	case durable:
+		err = publish(to, f.manifest(top), l.sync, func() error { return atomicfile.SyncFolder(dir) })
+	default:
+		err = atomicfile.WriteVolatile(to, f.manifest(top).encode())
+	}
+	if l != nil {
+		err = errors.Join(err, l.release())
 	}
 	if err != nil {
 		return errors.Join(err, removeFiles(to))
@@ -77,26 +89,20 @@ func (f *Frozen) share(ctx context.Context, to, top string) error {
 	return nil
 }
 
-// fill puts the layers, and a new top if it has a name, into a directory and makes them durable.
-func (f *Frozen) fill(ctx context.Context, dir, top string) error {
+// fill puts the layers into a directory, where their names are not durable, and returns a new top if it has a name, which is not durable at all.
+func (f *Frozen) fill(ctx context.Context, dir, top string) (*layer, error) {
 	for _, l := range f.stack {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		if err := shareLayer(l.path, filepath.Join(dir, l.id)); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if top != "" {
-		l, err := createLayer(dir, top, f.size)
-		if err != nil {
-			return err
-		}
-		if err := l.release(); err != nil {
-			return err
-		}
+	if top == "" {
+		return nil, nil
 	}
-	return atomicfile.SyncFolder(dir)
+	return newLayer(dir, top, f.size)
 }
 
 // manifest lists the layers, the newest first.

@@ -213,7 +213,7 @@ func TestReplace(t *testing.T) {
 	d := open(t, path)
 	frozen := freeze(t, d)
 	kept := filepath.Join(t.TempDir(), "kept.img")
-	if err := errors.Join(frozen.Keep(t.Context(), kept), frozen.Close()); err != nil {
+	if err := errors.Join(frozen.Keep(t.Context(), kept, true), frozen.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.WriteAt([]byte("later"), 50<<20); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	_ "embed"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -21,13 +22,25 @@ const (
 	sizeStep = 4 << 20
 )
 
-// template is made by internal/storage/disk/build.sh and described by provenance.json.
-//
-//go:embed template.ext4.zst
-var template []byte
+// The templates are made by internal/storage/disk/build.sh and described by provenance.json: a file system of 64 MiB, and one of DefaultSize, which
+// would take the guest four million instructions to grow to.
+var (
+	//go:embed template.blocks.zst
+	smallTemplate []byte
+	//go:embed default.blocks.zst
+	defaultTemplate []byte
+)
+
+// templateOf returns the largest template that fits into a disk of size bytes.
+func templateOf(size int64) []byte {
+	if size >= DefaultSize {
+		return defaultTemplate
+	}
+	return smallTemplate
+}
 
 // Create makes a disk of size bytes, rounded up to 4 MiB, in new files of mode 0600; 0 is DefaultSize. The file system on
-// it takes 64 MiB until the guest grows it, and has identifiers of its own. A failure leaves no files. A killed process may leave
+// it takes 64 MiB, or DefaultSize, until the guest grows it, and has identifiers of its own. A failure leaves no files. A killed process may leave
 // a directory of layers, but no disk of that name.
 func Create(path string, size int64) error {
 	return create(path, size, rand.Reader)
@@ -61,62 +74,54 @@ func build(path string, size int64, fill func(d *Disk) error) error {
 	return nil
 }
 
-// buildIn writes the manifest last: without it there is no disk, so everything that it names must be durable before.
+// buildIn writes the manifest last: without it there is no disk, so everything that it names must be durable before. In what order the layer's
+// data and records become durable does not matter, so that it is committed before its one sync.
 func buildIn(path, dir string, size int64, fill func(d *Disk) error) error {
-	top, err := createLayer(dir, newID(), size)
+	top, err := newLayer(dir, newID(), size)
 	if err != nil {
 		return err
 	}
 	d := &Disk{path: path, size: size, stack: []*layer{top}, places: newPlaces(size)}
 	if err = fill(d); err == nil {
-		err = d.sync()
+		err = top.append(wideRecord(recordCommit, top.ordinal))
 	}
-	err = errors.Join(err, d.closeLayers())
 	if err == nil {
-		err = atomicfile.SyncFolder(dir)
+		err = publish(path, manifest{Size: size, Top: top.id}, top.sync, func() error { return atomicfile.SyncFolder(dir) })
 	}
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(path, manifest{Size: size, Top: top.id}.encode())
+	return errors.Join(err, d.closeLayers())
 }
 
-// format writes a new disk's contents.
+// format writes a new disk's contents: the template's blocks, each of which has its number before it.
 func format(d *Disk, random io.Reader) error {
-	image, err := zstd.NewReader(bytes.NewReader(template), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
+	image, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true))
 	if err != nil {
 		return fmt.Errorf("template: %w", err)
 	}
 	defer image.Close()
-	begin := make([]byte, 2*blockSize) // the superblock, and the descriptor of the group
-	if _, err := io.ReadFull(image, begin); err != nil {
+	records, err := image.DecodeAll(templateOf(d.size), nil)
+	if err != nil {
 		return fmt.Errorf("template: %w", err)
 	}
-	if err := setIdentifiers(begin, random); err != nil {
+	const record = 8 + blockSize
+	if len(records)%record != 0 || len(records) < 2*record {
+		return fmt.Errorf("template: %d bytes", len(records))
+	}
+	blocks := make(map[uint32][]byte, len(records)/record)
+	numbers := make([]uint32, 0, len(records)/record)
+	for from := 0; from < len(records); from += record {
+		number := uint32(binary.LittleEndian.Uint64(records[from:]))
+		blocks[number] = records[from+8 : from+record]
+		numbers = append(numbers, number)
+	}
+	if err := setIdentifiers(blocks, random); err != nil {
 		return err
 	}
-	if _, err := d.WriteAt(begin, 0); err != nil {
-		return err
-	}
-	return copyTemplate(d, image, int64(len(begin)))
-}
-
-// copyTemplate writes the blocks of image that are not all zeros, from offset on.
-func copyTemplate(d *Disk, image io.Reader, offset int64) error {
-	chunk := make([]byte, 64*blockSize)
-	for {
-		n, err := io.ReadFull(image, chunk)
-		if err := writeBlocks(d, chunk[:n], offset); err != nil {
+	for _, number := range numbers {
+		if _, err := d.WriteAt(blocks[number], int64(number)*blockSize); err != nil {
 			return err
 		}
-		offset += int64(n)
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("template: %w", err)
-		}
 	}
+	return nil
 }
 
 // writeBlocks writes the blocks of p that are not zeros to a new disk.

@@ -57,7 +57,7 @@ type Disk struct {
 	dirty     bool         // the manifest was replaced, and the directory is not synced yet
 }
 
-// Open opens a disk and locks it. The error is an *InUseError when it is in use, an *InvalidError when the file is no disk
+// Open opens a disk and locks it. The error is an *InUseError when it is in use, an *InvalidError when the file is not a disk
 // or an incomplete one, and a *DamagedError when it was damaged on the host. A disk of a version without layers is converted.
 func Open(path string) (*Disk, error) { return openIn(path, hostBoot()) }
 

@@ -26,7 +26,8 @@
 //
 // # The file system
 //
-// Create unpacks an empty ext4 of 64 MiB (template.ext4.zst). The guest grows it at the first mount.
+// Create unpacks an empty ext4 of 64 MiB (template.blocks.zst), or of DefaultSize for a disk that has room for it (default.blocks.zst). The guest
+// grows it at the first mount.
 //
 //   - blocks of 4 KiB, groups of 128 MiB: a page, and the largest group with such blocks
 //   - has_journal, 16 MiB: a journal cannot grow later

@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"agentvm/internal/host/atomicfile"
 )
 
@@ -34,26 +36,35 @@ func (d *Disk) Freeze() (*Freezing, error) {
 	return f, nil
 }
 
-// prepare does what takes long: it syncs, and makes the new top and its manifest durable under names that nothing refers to yet.
-func (f *Freezing) prepare() (err error) {
-	d := f.disk
-	if err := d.Sync(); err != nil { // so that At has little to sync
-		return err
-	}
-	f.m = d.describe()
+// prepare does what takes long: it syncs, so that At has little to sync, and makes the new top and its manifest durable under names that nothing
+// refers to yet. Each waits for the host's disk, so they do it at the same time.
+func (f *Freezing) prepare() error {
+	f.m = f.disk.describe()
 	f.m.Layers = append([]layerRef{{ID: f.m.Top}}, f.m.Layers...)
 	f.m.Top = newID()
-	if f.top, err = createLayer(layersDir(d.path), f.m.Top, d.size); err != nil {
+	var g errgroup.Group
+	g.Go(f.disk.Sync)
+	g.Go(f.makeTop)
+	g.Go(func() (err error) {
+		f.staged, err = stageManifest(f.disk.path, f.m)
+		return err
+	})
+	return g.Wait()
+}
+
+// makeTop makes the new top.
+func (f *Freezing) makeTop() (err error) {
+	dir := layersDir(f.disk.path)
+	if f.top, err = newLayer(dir, f.m.Top, f.disk.size); err != nil {
 		return err
 	}
-	if err := f.top.append(wideRecord(recordBegin, d.boot)); err != nil {
+	if err := f.top.append(wideRecord(recordBegin, f.disk.boot)); err != nil {
 		return err
 	}
-	if err := atomicfile.SyncFolder(layersDir(d.path)); err != nil {
+	if err := f.top.sync(); err != nil {
 		return err
 	}
-	f.staged, err = stageManifest(d.path, f.m)
-	return err
+	return atomicfile.SyncFolder(dir)
 }
 
 // describe returns the manifest of an open disk.

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -13,8 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/u-root/u-root/pkg/cpio"
-
+	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/test/qemutest"
 )
@@ -30,7 +28,7 @@ func newGuest(t *testing.T) guest {
 		t.Fatal(err)
 	}
 	g := guest{t.TempDir()}
-	for name, content := range map[string][]byte{"Image": image, "initramfs": initramfs(t)} {
+	for name, content := range map[string][]byte{"Image": image, "initramfs": firstRoot(t)} {
 		if err := os.WriteFile(filepath.Join(g.dir, name), content, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +36,7 @@ func newGuest(t *testing.T) guest {
 	return g
 }
 
-func initramfs(t *testing.T) []byte {
+func firstRoot(t *testing.T) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "init")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", file, "./testdata/grow")
@@ -50,15 +48,7 @@ func initramfs(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var archive bytes.Buffer
-	writer := cpio.Newc.Writer(&archive)
-	if err := writer.WriteRecord(cpio.StaticFile("init", string(program), 0o755)); err != nil {
-		t.Fatal(err)
-	}
-	if err := cpio.WriteTrailer(writer); err != nil {
-		t.Fatal(err)
-	}
-	return archive.Bytes()
+	return initramfs.Archive(initramfs.Program("init", program))
 }
 
 // run boots a machine with the disk and hands each line of its console to see, until it ends or see says stop, which
@@ -105,11 +95,11 @@ func (g guest) look(t *testing.T, disk string) (lines []string) {
 // TestGrowsInTheGuest has the kernel of agentvm mount new disks and grow them, once.
 func TestGrowsInTheGuest(t *testing.T) {
 	g := newGuest(t)
-	for _, size := range []int64{MinSize, 1<<30 + sizeStep, DefaultSize} {
+	for _, size := range []int64{MinSize, 1<<30 + sizeStep, DefaultSize, DefaultSize + 1<<30} {
 		path := newRaw(t, size)
 		for mount := range 2 {
 			console := strings.Join(g.look(t, path), "\n")
-			if grown := strings.Contains(console, fmt.Sprint("grown ", size/blockSize)); grown != (size > MinSize && mount == 0) {
+			if grown := strings.Contains(console, fmt.Sprint("grown ", size/blockSize)); grown != (size != MinSize && size != DefaultSize && mount == 0) {
 				t.Errorf("disk of %d, mount %d: %s", size, mount, console)
 			}
 		}
@@ -158,7 +148,7 @@ func TestKilledMachine(t *testing.T) {
 func TestKilledWhileGrowing(t *testing.T) {
 	g := newGuest(t)
 	for range 6 {
-		path := newRaw(t, DefaultSize)
+		path := newRaw(t, DefaultSize-sizeStep)
 		g.run(t, path, "look", func(line string) bool {
 			if !strings.HasPrefix(line, "growing") {
 				return false
@@ -168,6 +158,6 @@ func TestKilledWhileGrowing(t *testing.T) {
 		})
 		g.look(t, path)
 		fsck(t, path)
-		checkBlocks(t, path, DefaultSize)
+		checkBlocks(t, path, DefaultSize-sizeStep)
 	}
 }

@@ -146,6 +146,26 @@ func validID(id string) bool {
 
 // createLayer makes an empty layer, which is durable except for its name.
 func createLayer(dir, id string, size int64) (*layer, error) {
+	l, err := newLayer(dir, id, size)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.sync(); err != nil {
+		return nil, errors.Join(err, l.file.Close(), os.Remove(l.path))
+	}
+	return l, nil
+}
+
+// sync makes a layer durable, except for its name; nil is no layer.
+func (l *layer) sync() error {
+	if l == nil {
+		return nil
+	}
+	return syncData(l.file)
+}
+
+// newLayer makes an empty layer that is not durable yet.
+func newLayer(dir, id string, size int64) (*layer, error) {
 	path := filepath.Join(dir, id)
 	file, err := openLayer(path, os.O_RDWR|os.O_CREATE|os.O_EXCL)
 	if err != nil {
@@ -154,11 +174,7 @@ func createLayer(dir, id string, size int64) (*layer, error) {
 	l := &layer{id: id, path: path, file: file, size: size, block: firstBlock, next: firstSlot, end: firstSlot * clusterSize}
 	begin := make([]byte, firstSlot*clusterSize)
 	copy(begin, encodeHeader(id, size))
-	_, err = file.WriteAt(begin, 0)
-	if err == nil {
-		err = syncData(file)
-	}
-	if err != nil {
+	if _, err = file.WriteAt(begin, 0); err != nil {
 		return nil, errors.Join(err, file.Close(), os.Remove(path))
 	}
 	return l, nil

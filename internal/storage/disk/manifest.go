@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sync/errgroup"
+
 	"agentvm/internal/host/atomicfile"
 )
 
@@ -96,7 +98,7 @@ func (m manifest) ids() (list []string) {
 	return list
 }
 
-// readManifest reads the manifest at path. raw reports that the file is no manifest, and may be a disk without layers. grown reports that
+// readManifest reads the manifest at path. raw reports that the file is not a manifest, and may be a disk without layers. grown reports that
 // the file is longer than the disk, which then has the file's size: the user enlarges a disk by making the file longer.
 func readManifest(path string) (m manifest, raw, grown bool, err error) {
 	file, err := openLayer(path, os.O_RDONLY)
@@ -141,6 +143,31 @@ func stageManifest(path string, m manifest) (*atomicfile.File, error) {
 		return nil, errors.Join(err, f.Discard())
 	}
 	return f, nil
+}
+
+// publish gives a disk its manifest when what that names is durable, which makeDurable sees to. Each of them waits for the host's disk, so they do
+// it at the same time.
+func publish(path string, m manifest, makeDurable ...func() error) error {
+	var g errgroup.Group
+	for _, do := range makeDurable {
+		g.Go(do)
+	}
+	var staged *atomicfile.File
+	g.Go(func() (err error) {
+		staged, err = stageManifest(path, m)
+		return err
+	})
+	err := g.Wait()
+	if staged == nil {
+		return err
+	}
+	if err == nil {
+		err = staged.Rename()
+	}
+	if err = errors.Join(err, staged.Discard()); err != nil {
+		return err
+	}
+	return atomicfile.SyncFolder(filepath.Dir(path))
 }
 
 // removeUnnamed removes the files in a disk's directory of layers that the manifest does not name. The caller has the disk's lock.

@@ -16,6 +16,7 @@ const (
 
 	fieldBlocks    = 0x04 // u32, low half
 	fieldLogBlock  = 0x18 // u32, 2 is 4 KiB
+	fieldPerGroup  = 0x20 // u32, blocks
 	fieldMagic     = 0x38 // u16
 	fieldUUID      = 0x68 // 16 bytes
 	fieldHashSeed  = 0xec // 16 bytes: 4 words for the hashes of directories
@@ -23,9 +24,10 @@ const (
 	fieldGroupSum  = 0x1e // u16, in the descriptor
 )
 
-// setIdentifiers gives the file system that begins with begin, its first two blocks, an identifier and a hash seed of its own.
-func setIdentifiers(begin []byte, random io.Reader) error {
-	super := begin[superblockAt:]
+// setIdentifiers gives a new file system an identifier and a hash seed of its own, also in the copies of its superblock and of its group
+// descriptors. blocks are those that are not zeros, by number.
+func setIdentifiers(blocks map[uint32][]byte, random io.Reader) error {
+	super := blocks[0][superblockAt:]
 	for _, field := range [][]byte{super[fieldUUID : fieldUUID+16], super[fieldHashSeed : fieldHashSeed+16]} {
 		if _, err := io.ReadFull(random, field); err != nil {
 			return fmt.Errorf("identifier: %w", err)
@@ -33,9 +35,25 @@ func setIdentifiers(begin []byte, random io.Reader) error {
 		field[6] = field[6]&0x0f | 0x40 // RFC 9562 section 5.4: version 4
 		field[8] = field[8]&0x3f | 0x80
 	}
-	descriptor := begin[blockSize : blockSize+descriptorSize]
-	sum := groupSum(super[fieldUUID:fieldUUID+16], 0, descriptor)
-	binary.LittleEndian.PutUint16(descriptor[fieldGroupSum:], sum)
+	perGroup := binary.LittleEndian.Uint32(super[fieldPerGroup:])
+	groups := (binary.LittleEndian.Uint32(super[fieldBlocks:]) + perGroup - 1) / perGroup
+	const inBlock = blockSize / descriptorSize
+	for group := range groups {
+		descriptor := blocks[1+group/inBlock][group%inBlock*descriptorSize:][:descriptorSize]
+		binary.LittleEndian.PutUint16(descriptor[fieldGroupSum:], groupSum(super[fieldUUID:fieldUUID+16], group, descriptor))
+	}
+	for group := uint32(1); group < groups; group++ {
+		first := group * perGroup
+		other := blocks[first]
+		if other == nil || binary.LittleEndian.Uint16(other[fieldMagic:]) != superMagic {
+			continue
+		}
+		copy(other[fieldUUID:], super[fieldUUID:fieldUUID+16])
+		copy(other[fieldHashSeed:], super[fieldHashSeed:fieldHashSeed+16])
+		for i := uint32(1); i <= (groups+inBlock-1)/inBlock; i++ {
+			copy(blocks[first+i], blocks[i])
+		}
+	}
 	return nil
 }
 
@@ -58,7 +76,7 @@ func crc16(sum uint16, p []byte) uint16 {
 	return sum
 }
 
-// wrong returns why a file of size bytes that begins with begin is no disk, or nothing. It does not check other fields, which the guest
+// wrong returns why a file of size bytes that begins with begin is not a disk, or nothing. It does not check other fields, which the guest
 // may change.
 func wrong(begin []byte, size int64) string {
 	if len(begin) < superblockAt+superblockSize {

@@ -15,7 +15,7 @@ func openLayer(path string, flags int) (*os.File, error) {
 	return os.OpenFile(path, flags|syscall.O_NONBLOCK, 0o600)
 }
 
-// nextData finds the next part of a file that is no hole. It moves the file's position, which is not used otherwise.
+// nextData finds the next part of a file that is not a hole. It moves the file's position, which is not used otherwise.
 func nextData(file *os.File, offset int64) (start, length int64, err error) {
 	raw, err := file.SyscallConn()
 	if err != nil {

@@ -41,7 +41,7 @@ func openAzure(u *url.URL, client *http.Client, getenv func(string) string) (dri
 		return nil, err
 	}
 	account := cmp.Or(query.Get("account"), getenv("AZURE_STORAGE_ACCOUNT"))
-	if !safe.MatchString(account) || strings.Contains(account, "/") {
+	if !safe().MatchString(account) || strings.Contains(account, "/") {
 		return nil, errors.New("the account is missing: add ?account=NAME, or set AZURE_STORAGE_ACCOUNT")
 	}
 	base, err := url.Parse(cmp.Or(query.Get("endpoint"), "https://"+account+".blob.core.windows.net"))

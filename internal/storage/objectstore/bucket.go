@@ -1,6 +1,6 @@
 // Package objectstore reads and writes small whole objects below one prefix of a bucket: Amazon S3 and what speaks its protocol, Google Cloud
 // Storage, Azure Blob Storage, or a directory. It is a thin client of their REST interfaces, because their own libraries would add a fifth to the
-// program; package statestore has the figures. Requests that fail by chance are repeated. All methods may be called from several
+// program; package statestore has the figures. Requests that fail for a passing reason are repeated. All methods may be called from several
 // goroutines.
 package objectstore
 
@@ -18,6 +18,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -63,7 +64,7 @@ var ErrTooLarge = errors.New("the object is larger than it can be")
 const Forms = "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, azblob://CONTAINER/PREFIX or file:///DIRECTORY"
 
 // safe has the characters of buckets and prefixes: others would be spelled differently in URLs and signatures.
-var safe = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/=-]*$`)
+var safe = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/=-]*$`) })
 
 // Open opens the bucket of a URL. It sends nothing.
 func Open(text string, o Options) (*Bucket, error) {
@@ -89,7 +90,7 @@ func Open(text string, o Options) (*Bucket, error) {
 		b.driver, err = openDirectory(u)
 	} else {
 		b.prefix = strings.Trim(u.Path, "/")
-		if !safe.MatchString(u.Host) || b.prefix != "" && (!safe.MatchString(b.prefix) || strings.Contains(b.prefix, "//") || strings.Contains("/"+b.prefix+"/", "/../")) {
+		if !safe().MatchString(u.Host) || b.prefix != "" && (!safe().MatchString(b.prefix) || strings.Contains(b.prefix, "//") || strings.Contains("/"+b.prefix+"/", "/../")) {
 			return nil, fmt.Errorf("object store %.200q: bucket and prefix have letters, digits and . _ = - only; want %s", text, Forms)
 		}
 		if b.prefix != "" {
@@ -143,7 +144,7 @@ func (b *Bucket) Head(ctx context.Context, key string) (o Object, err error) {
 	return o, err
 }
 
-// Delete removes an object. It is no error when there is none.
+// Delete removes an object. It is not an error when there is none.
 func (b *Bucket) Delete(ctx context.Context, key string) error {
 	err := b.repeat(ctx, "remove", key, func(ctx context.Context) error { return b.driver.remove(ctx, b.prefix+key) })
 	if errors.Is(err, fs.ErrNotExist) {

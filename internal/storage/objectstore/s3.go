@@ -32,7 +32,7 @@ func openS3(u *url.URL, client *http.Client, getenv func(string) string) (driver
 		return nil, err
 	}
 	region := cmp.Or(query.Get("region"), getenv("AWS_REGION"), getenv("AWS_DEFAULT_REGION"), "us-east-1")
-	if !safe.MatchString(region) || strings.Contains(region, "/") {
+	if !safe().MatchString(region) || strings.Contains(region, "/") {
 		return nil, fmt.Errorf("region %.100q", region)
 	}
 	endpoint := cmp.Or(query.Get("endpoint"), getenv("AWS_ENDPOINT_URL_S3"), getenv("AWS_ENDPOINT_URL"))
@@ -96,7 +96,7 @@ func (s *s3) do(ctx context.Context, method, key string, query url.Values, conte
 	return send(s.client, r)
 }
 
-// send sends a request. An answer that is no success is a *statusError.
+// send sends a request. An answer that is not a success is a *statusError.
 func send(client *http.Client, r *http.Request) (*http.Response, error) {
 	answer, err := client.Do(r)
 	if err != nil {

@@ -45,11 +45,15 @@ func (t *temporary) keepDisk(ctx context.Context, d *disk.Frozen) (name string, 
 	if err := os.Mkdir(t.place, 0o700); err != nil {
 		return "", err
 	}
-	if err := d.Keep(ctx, filepath.Join(t.place, besideDisk)); err != nil {
+	durable := !isFork(t.path)
+	if err := d.Keep(ctx, filepath.Join(t.place, besideDisk), durable); err != nil {
 		return "", err
 	}
 	random := strings.TrimSuffix(t.name, temporarySuffix)
 	t.beside = filepath.Base(t.path) + random[strings.LastIndexByte(random, '.'):] + besideSuffix
+	if !durable {
+		return t.beside, nil
+	}
 	return t.beside, atomicfile.SyncFolder(t.place)
 }
 

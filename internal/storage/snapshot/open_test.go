@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -229,10 +230,20 @@ func TestVerifyChunk(t *testing.T) {
 		if f.Chunks() != 3 {
 			t.Fatalf("%d pieces", f.Chunks())
 		}
+		verify := f.ChunkVerifier()
 		for i := range f.Chunks() {
-			if err := f.VerifyChunk(i); errors.Is(err, ErrCorrupt) != (i == damaged) {
+			if err := verify(i); errors.Is(err, ErrCorrupt) != (i == damaged) {
 				t.Errorf("piece %d, with piece %d damaged: %v", i, damaged, err)
 			}
+		}
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range 4 {
+			_ = verify((damaged + 1) % 3)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 1<<20 {
+			t.Errorf("four pieces take %d bytes of memory, besides the room for all", n)
 		}
 	}
 }

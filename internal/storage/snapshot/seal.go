@@ -34,6 +34,8 @@ const (
 	keySize    = 32
 	sealSuffix = ".seal"
 	sealText   = "agentvm snapshot\n" // precedes the ID in the sealed bytes
+
+	translationsText = "agentvm key of translated code\n"
 )
 
 // errReplaced means that the path leads to another file than the one that was opened.
@@ -163,6 +165,17 @@ func readKey(path string) []byte {
 		return nil
 	}
 	return key
+}
+
+// TranslationsKey returns the key with which the store in dir vouches for translated code, made of its own; nil when it has none.
+func TranslationsKey(dir string) []byte {
+	key, err := readPrivate(filepath.Join(dir, keyName), keySize)
+	if err != nil {
+		return nil
+	}
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte(translationsText))
+	return h.Sum(nil)
 }
 
 // makeKey gives a store its key. When several processes do so at once, the first one's key stays. A store that cannot be written has none.

@@ -26,7 +26,7 @@ const (
 
 // Errors about a file wrap one of these, and begin with the file's path.
 var (
-	// ErrFormat: the file is no snapshot of any version of this package.
+	// ErrFormat: the file is not a snapshot of any version of this package.
 	ErrFormat = errors.New("not a snapshot")
 	// ErrVersion: another version of agentvm wrote the file. The error names both versions.
 	ErrVersion = errors.New("snapshot of another version")

@@ -108,13 +108,17 @@ func (c *chunk) matches(p []byte) bool {
 	return c.hash(p) == c.sum
 }
 
-// Chunks returns the number of pieces of the memory for VerifyChunk, without those of the base.
+// Chunks returns the number of pieces of the memory for ChunkVerifier, without those of the base.
 func (f *File) Chunks() int { return len(f.memory) }
 
-// VerifyChunk verifies one piece, up to 1 MiB of the memory in this file, for callers that cannot wait for Verify.
-func (f *File) VerifyChunk(i int) error {
-	if err := f.verifyChunk(f.header.memory, &f.memory[i], make([]byte, chunkSize), "memory"); err != nil {
-		return fmt.Errorf("verify snapshot %s: %w", f.path, err)
+// ChunkVerifier returns what verifies one piece, up to 1 MiB of the memory in this file, for callers that cannot wait for Verify. It is for one
+// goroutine, and has room for one piece.
+func (f *File) ChunkVerifier() func(i int) error {
+	room := make([]byte, chunkSize)
+	return func(i int) error {
+		if err := f.verifyChunk(f.header.memory, &f.memory[i], room, "memory"); err != nil {
+			return fmt.Errorf("verify snapshot %s: %w", f.path, err)
+		}
+		return nil
 	}
-	return nil
 }

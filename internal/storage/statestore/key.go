@@ -59,8 +59,8 @@ func NewKey() (string, error) {
 	return "# public key: " + identity.Recipient().String() + "\n" + identity.String() + "\n", nil
 }
 
-// DeriveKey makes the text of a key's file from a secret of at least 16 bytes: always the same for a purpose, as the name of a tenant, from which
-// those of others cannot be told.
+// DeriveKey makes the text of a key's file from a secret of at least 16 bytes: always the same for a purpose, such as the name of a tenant. The keys
+// of other purposes do not follow from it.
 func DeriveKey(secret []byte, purpose string) (string, error) {
 	if len(secret) < 16 {
 		return "", errors.New("a secret of at least 16 bytes is needed")

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"agentvm/internal/storage/snapshot"
@@ -135,7 +136,7 @@ func (s *Store) encodeManifest(key string, m *Manifest) ([]byte, error) {
 }
 
 // packName has SHA-256 in hexadecimal, and a number when the pack of that name is marked.
-var packName = regexp.MustCompile(`^[0-9a-f]{64}(\.[1-9][0-9]{0,5})?$`)
+var packName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}(\.[1-9][0-9]{0,5})?$`) })
 
 // decodeManifest accepts bytes of anyone.
 func (s *Store) decodeManifest(key string, object []byte) (*Manifest, error) {
@@ -172,7 +173,7 @@ func (m *Manifest) check(isSnapshot bool) error {
 		return fmt.Errorf("%w: %d packs", ErrDamaged, len(m.Packs))
 	}
 	for _, p := range m.Packs {
-		if !packName.MatchString(p.Name) || p.Size <= 0 || p.Size > packSize || p.Stored <= 0 || p.Stored > maxPack {
+		if !packName().MatchString(p.Name) || p.Size <= 0 || p.Size > packSize || p.Stored <= 0 || p.Stored > maxPack {
 			return fmt.Errorf("%w: pack %.80q of %d bytes, stored %d", ErrDamaged, p.Name, p.Size, p.Stored)
 		}
 	}

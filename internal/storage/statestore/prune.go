@@ -76,7 +76,7 @@ func (s *Store) prune(ctx context.Context, dryRun bool) (p Pruned, err error) {
 			return p, err
 		}
 		name := strings.TrimPrefix(o.Key, packsPrefix)
-		if !packName.MatchString(name) {
+		if !packName().MatchString(name) {
 			continue // not ours
 		}
 		packs[name] = stored{o.Size, o.Modified}

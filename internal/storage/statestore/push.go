@@ -25,7 +25,7 @@ type Push struct {
 	// Replace replaces a snapshot of that name. Default: when another one has it, the error is fs.ErrExist.
 	Replace bool
 	// Since names a snapshot of the store that has most of this one, as an earlier one of the same VM: what it has is not written again. "": none;
-	// it is no error when there is none of that name.
+	// it is not an error when there is none of that name.
 	Since string
 	// Note is kept with the snapshot: Manifest.Note.
 	Note []byte

@@ -4,7 +4,7 @@
 //	NAME/lock   held shared by a process that mounts the volume, alone by one that removes it
 //	NAME/data   what VMs have written
 //
-// The store is hidden from guests and in no mount (vm.Config.Mounts). A volume's data is the one exception, and only that directory itself:
+// The store is hidden from guests and is never in a mount (vm.Config.Mounts). A volume's data is the one exception, and only that directory itself:
 // see IsData. Nothing on the host executes or obeys what is in it.
 package volume
 

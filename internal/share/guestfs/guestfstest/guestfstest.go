@@ -1,4 +1,4 @@
-// Package guestfstest has file trees for tests that copy them.
+// Package guestfstest makes file trees for tests that copy them.
 package guestfstest
 
 import (

@@ -231,7 +231,7 @@ func (f *File) WriteAt(p []byte, offset int64) (int, error) {
 	return done, nil
 }
 
-// FSync has the server write everything back.
+// FSync makes the server write everything back.
 func (f *File) FSync() error {
 	_, err := f.c.call(Fsync, f.id, Body(nil).U64(f.handle).U32(0).U32(0))
 	return err

@@ -3,6 +3,7 @@ package protect
 import (
 	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 
 	"golang.org/x/text/cases"
@@ -52,16 +53,16 @@ func isPlain(name string) bool {
 
 // short matches the names that Windows makes up for files with longer ones, such as GIT~1: the beginning, or two letters and a hash, and the
 // extension's beginning.
-var short = regexp.MustCompile(`^([^.~]{1,6})~[0-9]{1,6}(\.[^.]{0,3})?$`)
+var short = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([^.~]{1,6})~[0-9]{1,6}(\.[^.]{0,3})?$`) })
 
-var hashed = regexp.MustCompile(`^[0-9a-f]{4}$`)
+var hashed = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{4}$`) })
 
 // isShort says whether a folded name may be the short one of another folded name.
 func isShort(name, of string) bool {
 	if strings.IndexByte(name, '~') < 0 {
 		return false
 	}
-	match := short.FindStringSubmatch(name)
+	match := short().FindStringSubmatch(name)
 	if match == nil {
 		return false
 	}
@@ -76,5 +77,5 @@ func isShort(name, of string) bool {
 		return false
 	}
 	head := match[1]
-	return strings.HasPrefix(base, head) || len(head) > 4 && hashed.MatchString(head[len(head)-4:]) && strings.HasPrefix(base, head[:len(head)-4])
+	return strings.HasPrefix(base, head) || len(head) > 4 && hashed().MatchString(head[len(head)-4:]) && strings.HasPrefix(base, head[:len(head)-4])
 }

@@ -1,5 +1,5 @@
-// Package protect says of which names of the host a guest must not change what is there, because programs of the host execute or obey it by
-// themselves, and how git's directories are recognized. It looks at names alone; package mount looks at what is there.
+// Package protect lists the names of the host whose files a guest must not change, because programs of the host execute or obey them by
+// themselves, and recognizes git's directories. It looks at names alone; package mount looks at what is there.
 package protect
 
 import (
