@@ -7,7 +7,8 @@ import (
 
 	"agentvm/dhcp"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
 )
 
 // A server for one guest. Serve does the same for what a socket receives.
@@ -23,17 +24,21 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	discover, err := dhcpv4.NewDiscovery(guest)
-	if err != nil {
+	request := gopacket.NewSerializeBuffer()
+	discover := layers.DHCPv4{
+		Operation: layers.DHCPOpRequest, HardwareType: layers.LinkTypeEthernet, ClientHWAddr: guest,
+		Options: layers.DHCPOptions{layers.NewDHCPOption(layers.DHCPOptMessageType, []byte{byte(layers.DHCPMsgTypeDiscover)})},
+	}
+	if err := discover.SerializeTo(request, gopacket.SerializeOptions{FixLengths: true}); err != nil {
 		fmt.Println(err)
 		return
 	}
-	reply, to, _ := server.Reply(discover.ToBytes())
-	offer, err := dhcpv4.FromBytes(reply)
-	if err != nil {
+	reply, to, _ := server.Reply(request.Bytes())
+	var offer layers.DHCPv4
+	if err := offer.DecodeFromBytes(reply, gopacket.NilDecodeFeedback); err != nil {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(offer.MessageType(), offer.YourIPAddr, "from", offer.ServerIdentifier(), "by", to)
-	// Output: OFFER 192.168.127.3 from 192.168.127.1 by 255.255.255.255:68
+	fmt.Println(offer.Operation, offer.YourClientIP, "by", to)
+	// Output: Reply 192.168.127.3 by 255.255.255.255:68
 }

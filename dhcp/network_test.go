@@ -1,4 +1,4 @@
-package dhcp_test
+package dhcp
 
 import (
 	"context"
@@ -8,11 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"agentvm/dhcp"
 	"agentvm/netstack"
 	"agentvm/netstack/netstacktest"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/gopacket/gopacket/layers"
 )
 
 // TestLeaseOverTheNetwork leases an address from a client in a second stack, by frames: broadcasts both ways, then a renewal
@@ -45,23 +44,14 @@ func TestLeaseOverTheNetwork(t *testing.T) {
 	}
 	defer client.Close()
 	everybody := netip.MustParseAddrPort("255.255.255.255:67")
-	discover, err := dhcpv4.NewDiscovery(a.GuestMAC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	offer := converse(t, client, discover, everybody)
-	request, err := dhcpv4.NewRequestFromOffer(offer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ack := converse(t, client, request, everybody)
-	renew, err := dhcpv4.NewRenewFromAck(ack)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, m := range []*dhcpv4.DHCPv4{ack, converse(t, client, renew, netip.AddrPortFrom(a.Gateway, 67))} {
-		if m.MessageType() != dhcpv4.MessageTypeAck || !m.YourIPAddr.Equal(a.Guest.AsSlice()) || !m.ServerIdentifier().Equal(a.Gateway.AsSlice()) {
-			t.Errorf("got %v", m.Summary())
+	mac := withMAC(a.GuestMAC)
+	offered := converse(t, client, from(layers.DHCPMsgTypeDiscover, mac), everybody)
+	request := from(layers.DHCPMsgTypeRequest, mac, withServer(offered.serverID()), withRequested(offered.YourClientIP.String()))
+	acknowledged := converse(t, client, request, everybody)
+	renew := from(layers.DHCPMsgTypeRequest, mac, withClient(acknowledged.YourClientIP.String()))
+	for _, m := range []*packet{acknowledged, converse(t, client, renew, netip.AddrPortFrom(a.Gateway, 67))} {
+		if m.kind() != layers.DHCPMsgTypeAck || !m.YourClientIP.Equal(a.Guest.AsSlice()) || m.serverID() != a.Gateway.String() {
+			t.Errorf("got %v", m)
 		}
 	}
 }
@@ -70,7 +60,7 @@ func TestLeaseOverTheNetwork(t *testing.T) {
 func serveDHCP(t *testing.T, ctx context.Context, network *netstack.Network) <-chan error {
 	t.Helper()
 	a := network.Addresses()
-	server, err := dhcp.New(dhcp.Config{Server: a.Gateway, Guest: a.Guest, GuestMAC: a.GuestMAC, Subnet: a.Subnet, MTU: network.MTU()})
+	server, err := New(Config{Server: a.Gateway, Guest: a.Guest, GuestMAC: a.GuestMAC, Subnet: a.Subnet, MTU: network.MTU()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,9 +74,9 @@ func serveDHCP(t *testing.T, ctx context.Context, network *netstack.Network) <-c
 }
 
 // converse sends a message and waits for the reply to it.
-func converse(t *testing.T, conn net.PacketConn, m *dhcpv4.DHCPv4, to netip.AddrPort) *dhcpv4.DHCPv4 {
+func converse(t *testing.T, conn net.PacketConn, m *packet, to netip.AddrPort) *packet {
 	t.Helper()
-	if _, err := conn.WriteTo(m.ToBytes(), net.UDPAddrFromAddrPort(to)); err != nil {
+	if _, err := conn.WriteTo(m.bytes(), net.UDPAddrFromAddrPort(to)); err != nil {
 		t.Fatal(err)
 	}
 	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
@@ -96,13 +86,13 @@ func converse(t *testing.T, conn net.PacketConn, m *dhcpv4.DHCPv4, to netip.Addr
 	for {
 		n, _, err := conn.ReadFrom(buffer)
 		if err != nil {
-			t.Fatalf("no reply to\n%v: %v", m.Summary(), err)
+			t.Fatalf("no reply to\n%v: %v", m, err)
 		}
-		reply, err := dhcpv4.FromBytes(buffer[:n])
+		reply, err := read(buffer[:n])
 		if err != nil {
 			t.Fatal(err)
 		}
-		if reply.OpCode == dhcpv4.OpcodeBootReply && reply.TransactionID == m.TransactionID {
+		if reply.Operation == layers.DHCPOpReply && reply.Xid == m.Xid {
 			return reply
 		}
 	}

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/gopacket/gopacket/layers"
 )
 
 // TestOptions compares the whole set of options, byte for byte, so that none comes by accident.
 func TestOptions(t *testing.T) {
-	type options = map[uint8]string
+	type options = map[layers.DHCPOpt]string
 	network := options{
 		53: "\x02", 54: "\xc0\xa8\x7f\x01", 51: "\x00\x01\x51\x80",
 		1: "\xff\xff\xff\x00", 3: "\xc0\xa8\x7f\x01", 6: "\xc0\xa8\x7f\x01", 28: "\xc0\xa8\x7f\xff",
@@ -34,14 +34,14 @@ func TestOptions(t *testing.T) {
 	}
 	search := func(c *Config) { c.Search = []string{"corp.example.", "example"} }
 	list := "\x04corp\x07example\x00\x07example\x00"
-	discover := func(m ...dhcpv4.Modifier) *dhcpv4.DHCPv4 { return message(dhcpv4.MessageTypeDiscover, m...) }
-	asksFor := func(codes ...byte) dhcpv4.Modifier {
-		return withOption(dhcpv4.OptGeneric(dhcpv4.OptionParameterRequestList, codes))
+	discover := func(m ...modifier) *packet { return from(layers.DHCPMsgTypeDiscover, m...) }
+	asksFor := func(codes ...byte) modifier {
+		return withOption(layers.DHCPOptParamsRequest, codes...)
 	}
 	for _, c := range []struct {
 		name    string
 		change  func(*Config)
-		request *dhcpv4.DHCPv4
+		request *packet
 		want    options
 	}{
 		{"defaults", nil, discover(), network},
@@ -60,23 +60,19 @@ func TestOptions(t *testing.T) {
 			c.DNS = []netip.Addr{netip.MustParseAddr("10.1.2.9"), netip.MustParseAddr("10.1.2.10")}
 		}, discover(), with(network, options{54: "\x0a\x01\x02\x09", 1: "\xff\xff\xff\xf8", 3: "\x0a\x01\x02\x09",
 			6: "\x0a\x01\x02\x09\x0a\x01\x02\x0a", 28: "\x0a\x01\x02\x0f"})},
-		{"client identifier", nil, discover(withOption(dhcpv4.OptClientIdentifier([]byte("\x01me")))), with(network, options{61: "\x01me"})},
-		{"client identifier that is too long", nil, discover(withOption(dhcpv4.OptClientIdentifier(make([]byte, 136)))), network},
-		{"acknowledgement", nil, message(dhcpv4.MessageTypeRequest, withRequested("192.168.127.3")), with(network, options{53: "\x05"})},
-		{"inform", nil, message(dhcpv4.MessageTypeInform, withClient("192.168.127.3")), with(network, options{53: "\x05", 51: "-"})},
-		{"refusal", nil, message(dhcpv4.MessageTypeRequest, withRequested("10.0.0.1")),
+		{"client identifier", nil, discover(withOption(layers.DHCPOptClientID, []byte("\x01me")...)), with(network, options{61: "\x01me"})},
+		{"client identifier that is too long", nil, discover(withOption(layers.DHCPOptClientID, make([]byte, 136)...)), network},
+		{"acknowledgement", nil, from(layers.DHCPMsgTypeRequest, withRequested("192.168.127.3")), with(network, options{53: "\x05"})},
+		{"inform", nil, from(layers.DHCPMsgTypeInform, withClient("192.168.127.3")), with(network, options{53: "\x05", 51: "-"})},
+		{"refusal", nil, from(layers.DHCPMsgTypeRequest, withRequested("10.0.0.1")),
 			options{53: "\x06", 54: "\xc0\xa8\x7f\x01", 56: "this network has one address: 192.168.127.3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			reply, _ := ask(t, newServer(t, c.change), c.request.ToBytes())
+			reply, _ := ask(t, newServer(t, c.change), c.request.bytes())
 			if reply == nil {
 				t.Fatal("no reply")
 			}
-			got := options{}
-			for code, value := range reply.Options {
-				got[code] = string(value)
-			}
-			if diff := cmp.Diff(c.want, got); diff != "" {
+			if diff := cmp.Diff(c.want, reply.values()); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 		})
@@ -94,18 +90,33 @@ func TestReplyFits(t *testing.T) {
 		says    uint16
 		largest int
 	}{{0, 548}, {100, 548}, {576, 548}, {1000, 972}, {65535, 1472}} {
-		request := message(dhcpv4.MessageTypeDiscover, withOption(dhcpv4.OptMaxMessageSize(c.says)))
-		b, _, _ := s.Reply(request.ToBytes())
-		reply, err := dhcpv4.FromBytes(b)
+		request := from(layers.DHCPMsgTypeDiscover, withOption(layers.DHCPOptMaxMessageSize, byte(c.says>>8), byte(c.says)))
+		b, _, _ := s.Reply(request.bytes())
+		reply, err := read(b)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(b) > c.largest || len(b) < c.largest-40 {
 			t.Errorf("client takes %d: %d bytes, want just under %d", c.says, len(b), c.largest)
 		}
-		got := reply.DomainSearch().Labels
+		got := domainsOf(reply.values()[layers.DHCPOptDomainSearch])
 		if len(got) == 0 || !slices.Equal(got, domains[:len(got)]) {
 			t.Errorf("client takes %d: domains %q", c.says, got)
 		}
 	}
+}
+
+// domainsOf reads names that are not compressed.
+func domainsOf(value string) (domains []string) {
+	var labels []string
+	for len(value) > 0 {
+		n := int(value[0])
+		if n == 0 {
+			domains, labels = append(domains, strings.Join(labels, ".")), nil
+		} else {
+			labels = append(labels, value[1:1+n])
+		}
+		value = value[1+n:]
+	}
+	return domains
 }

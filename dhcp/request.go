@@ -2,47 +2,40 @@ package dhcp
 
 import (
 	"bytes"
-	"net"
+	"encoding/binary"
 	"net/netip"
-
-	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/insomniacslk/dhcp/iana"
 )
-
-// fixedPart is the length of a message up to its options, the magic cookie included (RFC 2131 section 2).
-const fixedPart = 240
 
 // request is what matters of a message of the guest. Addresses that are missing or 0.0.0.0 are invalid.
 type request struct {
-	*dhcpv4.DHCPv4
-	kind      dhcpv4.MessageType
+	message
+	kind      messageType
 	client    netip.Addr // ciaddr: the address that the client has
 	requested netip.Addr // option 50
 	server    netip.Addr // option 54
-	wants     map[uint8]bool
-	size      int // the largest reply without IP and UDP headers
+	wants     []byte     // the codes of option 55, empty when the client asks for nothing in particular
+	size      int        // the largest reply without IP and UDP headers
 }
 
 // parse reads a message. nil: it is not for us, and counted.
-func (s *Server) parse(message []byte) *request {
-	if len(message) < fixedPart || len(message) > largestRequest {
+func (s *Server) parse(b []byte) *request {
+	m, err := parseMessage(b)
+	if err != nil || len(b) > largestRequest || m.op != bootRequest || m.hardware != ethernet {
 		s.counts.malformed.Add(1)
 		return nil
 	}
-	m, err := dhcpv4.FromBytes(message)
-	if err != nil || m.OpCode != dhcpv4.OpcodeBootRequest || m.HWType != iana.HWTypeEthernet {
-		s.counts.malformed.Add(1)
-		return nil
-	}
-	if !bytes.Equal(m.ClientHWAddr, s.config.GuestMAC) || !m.GatewayIPAddr.Equal(net.IPv4zero) {
+	if !bytes.Equal(m.mac, s.config.GuestMAC) || m.relay != [4]byte{} {
 		s.counts.foreign.Add(1)
 		return nil
 	}
-	r := &request{DHCPv4: m, kind: m.MessageType(), wants: wants(m), size: replySize(m)}
-	r.client, _ = addressOf(m.ClientIPAddr)
+	r := &request{message: m, wants: m.options[optionParameters], size: replySize(m)}
+	if kind := m.options[optionMessageType]; len(kind) == 1 {
+		r.kind = messageType(kind[0])
+	}
+	r.client, _ = addressOf(m.client[:])
 	var wellFormed [2]bool
-	r.requested, wellFormed[0] = optionalAddress(m, dhcpv4.OptionRequestedIPAddress)
-	r.server, wellFormed[1] = optionalAddress(m, dhcpv4.OptionServerIdentifier)
+	r.requested, wellFormed[0] = optionalAddress(m, optionRequested)
+	r.server, wellFormed[1] = optionalAddress(m, optionServer)
 	if !wellFormed[0] || !wellFormed[1] {
 		s.counts.malformed.Add(1)
 		return nil
@@ -51,11 +44,12 @@ func (s *Server) parse(message []byte) *request {
 }
 
 // optionalAddress returns an option's address, invalid when there is none. ok is false when the option has another length.
-func optionalAddress(m *dhcpv4.DHCPv4, code dhcpv4.OptionCode) (a netip.Addr, ok bool) {
-	if !m.Options.Has(code) {
+func optionalAddress(m message, code optionCode) (a netip.Addr, ok bool) {
+	value, ok := m.options[code]
+	if !ok {
 		return a, true
 	}
-	return addressOf(m.Options.Get(code))
+	return addressOf(value)
 }
 
 func addressOf(b []byte) (a netip.Addr, ok bool) {
@@ -68,25 +62,12 @@ func addressOf(b []byte) (a netip.Addr, ok bool) {
 	return a, true
 }
 
-// wants returns the parameter request list (option 55), nil when the client asks for nothing in particular.
-func wants(m *dhcpv4.DHCPv4) map[uint8]bool {
-	list := m.Options.Get(dhcpv4.OptionParameterRequestList)
-	if len(list) == 0 {
-		return nil
-	}
-	set := make(map[uint8]bool, len(list))
-	for _, code := range list {
-		set[code] = true
-	}
-	return set
-}
-
 // replySize is what a client has to be able to take, 576 bytes with headers (RFC 2131 section 2), or what it says that it
 // takes (option 57), within what fits into a usual frame.
-func replySize(m *dhcpv4.DHCPv4) int {
-	size, err := m.MaxMessageSize()
-	if err != nil {
-		size = 0
+func replySize(m message) int {
+	size := 0
+	if value := m.options[optionMaximumSize]; len(value) == 2 {
+		size = int(binary.BigEndian.Uint16(value))
 	}
-	return min(max(int(size), 576), usualMTU) - 20 - 8
+	return min(max(size, 576), usualMTU) - 20 - 8
 }

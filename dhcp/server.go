@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/time/rate"
 )
 
@@ -59,59 +58,59 @@ func (s *Server) Reply(request []byte) (reply []byte, to netip.AddrPort, ok bool
 	if r == nil {
 		return nil, netip.AddrPort{}, false
 	}
-	var kind dhcpv4.MessageType
+	var kind messageType
 	switch r.kind {
-	case dhcpv4.MessageTypeDiscover:
+	case typeDiscover:
 		s.counts.offered.Add(1)
-		kind = dhcpv4.MessageTypeOffer
-	case dhcpv4.MessageTypeRequest:
+		kind = typeOffer
+	case typeRequest:
 		kind = s.answerRequest(r)
-	case dhcpv4.MessageTypeInform:
+	case typeInform:
 		kind = s.answerInform(r)
-	case dhcpv4.MessageTypeDecline:
+	case typeDecline:
 		s.decline(r)
-	case dhcpv4.MessageTypeRelease:
+	case typeRelease:
 		s.counts.released.Add(1)
 	default:
 		s.counts.malformed.Add(1)
 	}
-	if kind == dhcpv4.MessageTypeNone {
+	if kind == 0 {
 		return nil, netip.AddrPort{}, false
 	}
 	return s.build(r, kind), destination(r, kind), true
 }
 
 // answerRequest tells the states of a client apart by RFC 2131 section 4.3.2.
-func (s *Server) answerRequest(r *request) dhcpv4.MessageType {
+func (s *Server) answerRequest(r *request) messageType {
 	wanted := r.requested // selecting, init-reboot
 	if r.server.IsValid() && r.server != s.config.Server {
 		s.counts.foreign.Add(1) // it has chosen another server's offer
-		return dhcpv4.MessageTypeNone
+		return 0
 	}
 	if !wanted.IsValid() {
 		wanted = r.client // renewing, rebinding
 	}
 	if !wanted.IsValid() {
 		s.counts.malformed.Add(1)
-		return dhcpv4.MessageTypeNone
+		return 0
 	}
 	if wanted != s.config.Guest || (r.client.IsValid() && r.client != s.config.Guest) {
 		s.counts.refused.Add(1)
-		return dhcpv4.MessageTypeNak
+		return typeNak
 	}
 	s.counts.acknowledged.Add(1)
-	return dhcpv4.MessageTypeAck
+	return typeAck
 }
 
 // answerInform tells a client that has an address all but that (RFC 2131 section 4.3.5). The address is where the reply
 // goes, so it has to be the guest's: no other address exists on this network.
-func (s *Server) answerInform(r *request) dhcpv4.MessageType {
+func (s *Server) answerInform(r *request) messageType {
 	if r.client != s.config.Guest {
 		s.counts.foreign.Add(1)
-		return dhcpv4.MessageTypeNone
+		return 0
 	}
 	s.counts.informed.Add(1)
-	return dhcpv4.MessageTypeAck
+	return typeAck
 }
 
 func (s *Server) decline(r *request) {
@@ -124,11 +123,11 @@ func (s *Server) decline(r *request) {
 // destination follows RFC 2131 section 4.1. A client without an address that has not set the broadcast bit ought to get a
 // frame of its own; the section lets a server broadcast instead, and one that sits behind a UDP socket has to. An ACK is only
 // given to a client that has the guest's address or none, so nothing goes to an address that a request has made up.
-func destination(r *request, kind dhcpv4.MessageType) netip.AddrPort {
-	if kind == dhcpv4.MessageTypeAck && r.client.IsValid() {
-		return netip.AddrPortFrom(r.client, dhcpv4.ClientPort)
+func destination(r *request, kind messageType) netip.AddrPort {
+	if kind == typeAck && r.client.IsValid() {
+		return netip.AddrPortFrom(r.client, clientPort)
 	}
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), dhcpv4.ClientPort)
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{255, 255, 255, 255}), clientPort)
 }
 
 // Serve answers requests that conn receives until ctx ends, which it reports as nil, or conn fails. It closes conn.

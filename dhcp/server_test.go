@@ -10,14 +10,13 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/insomniacslk/dhcp/iana"
+	"github.com/gopacket/gopacket/layers"
 )
 
 // TestMessages has each message of RFC 2131 section 4.3 and what it gets.
 func TestMessages(t *testing.T) {
 	type result struct {
-		Kind  dhcpv4.MessageType // None: no reply
+		Kind  layers.DHCPMsgType // None: no reply
 		Yours string
 		To    string
 		Stats Stats
@@ -27,70 +26,73 @@ func TestMessages(t *testing.T) {
 	unicast := "192.168.127.3:68"
 	for _, c := range []struct {
 		name    string
-		request *dhcpv4.DHCPv4
+		request *packet
 		want    result
 	}{
-		{"discover", message(dhcpv4.MessageTypeDiscover),
-			result{dhcpv4.MessageTypeOffer, "192.168.127.3", all, Stats{Offered: 1}}},
-		{"discover that wants broadcasts", message(dhcpv4.MessageTypeDiscover, dhcpv4.WithBroadcast(true)),
-			result{dhcpv4.MessageTypeOffer, "192.168.127.3", all, Stats{Offered: 1}}},
-		{"discover that wishes another address", message(dhcpv4.MessageTypeDiscover, withRequested("192.168.127.9")),
-			result{dhcpv4.MessageTypeOffer, "192.168.127.3", all, Stats{Offered: 1}}},
-		{"discover with a foreign address of its own", message(dhcpv4.MessageTypeDiscover, withClient("8.8.8.8")),
-			result{dhcpv4.MessageTypeOffer, "192.168.127.3", all, Stats{Offered: 1}}},
+		{"discover", from(layers.DHCPMsgTypeDiscover),
+			result{layers.DHCPMsgTypeOffer, "192.168.127.3", all, Stats{Offered: 1}}},
+		{"discover that wants broadcasts", from(layers.DHCPMsgTypeDiscover, withBroadcast),
+			result{layers.DHCPMsgTypeOffer, "192.168.127.3", all, Stats{Offered: 1}}},
+		{"discover that wishes another address", from(layers.DHCPMsgTypeDiscover, withRequested("192.168.127.9")),
+			result{layers.DHCPMsgTypeOffer, "192.168.127.3", all, Stats{Offered: 1}}},
+		{"discover with a foreign address of its own", from(layers.DHCPMsgTypeDiscover, withClient("8.8.8.8")),
+			result{layers.DHCPMsgTypeOffer, "192.168.127.3", all, Stats{Offered: 1}}},
 
-		{"selecting", message(dhcpv4.MessageTypeRequest, withServer("192.168.127.1"), withRequested("192.168.127.3")),
-			result{dhcpv4.MessageTypeAck, "192.168.127.3", all, Stats{Acknowledged: 1}}},
-		{"selecting another address", message(dhcpv4.MessageTypeRequest, withServer("192.168.127.1"), withRequested("192.168.127.4")),
-			result{dhcpv4.MessageTypeNak, unspecified, all, Stats{Refused: 1}}},
-		{"selecting another server", message(dhcpv4.MessageTypeRequest, withServer("192.168.127.2"), withRequested("192.168.127.3")),
+		{"selecting", from(layers.DHCPMsgTypeRequest, withServer("192.168.127.1"), withRequested("192.168.127.3")),
+			result{layers.DHCPMsgTypeAck, "192.168.127.3", all, Stats{Acknowledged: 1}}},
+		{"selecting another address", from(layers.DHCPMsgTypeRequest, withServer("192.168.127.1"), withRequested("192.168.127.4")),
+			result{layers.DHCPMsgTypeNak, unspecified, all, Stats{Refused: 1}}},
+		{"selecting another server", from(layers.DHCPMsgTypeRequest, withServer("192.168.127.2"), withRequested("192.168.127.3")),
 			result{Stats: Stats{Foreign: 1}}},
-		{"init-reboot", message(dhcpv4.MessageTypeRequest, withRequested("192.168.127.3")),
-			result{dhcpv4.MessageTypeAck, "192.168.127.3", all, Stats{Acknowledged: 1}}},
-		{"init-reboot from another network", message(dhcpv4.MessageTypeRequest, withRequested("10.0.2.15")),
-			result{dhcpv4.MessageTypeNak, unspecified, all, Stats{Refused: 1}}},
-		{"renewing", message(dhcpv4.MessageTypeRequest, withClient("192.168.127.3")),
-			result{dhcpv4.MessageTypeAck, "192.168.127.3", unicast, Stats{Acknowledged: 1}}},
-		{"rebinding", message(dhcpv4.MessageTypeRequest, withClient("192.168.127.3"), dhcpv4.WithBroadcast(true)),
-			result{dhcpv4.MessageTypeAck, "192.168.127.3", unicast, Stats{Acknowledged: 1}}},
-		{"renewing another address", message(dhcpv4.MessageTypeRequest, withClient("192.168.127.200")),
-			result{dhcpv4.MessageTypeNak, unspecified, all, Stats{Refused: 1}}},
-		{"request with two minds", message(dhcpv4.MessageTypeRequest, withClient("8.8.8.8"), withRequested("192.168.127.3")),
-			result{dhcpv4.MessageTypeNak, unspecified, all, Stats{Refused: 1}}},
-		{"request for nothing", message(dhcpv4.MessageTypeRequest), result{Stats: Stats{Malformed: 1}}},
+		{"init-reboot", from(layers.DHCPMsgTypeRequest, withRequested("192.168.127.3")),
+			result{layers.DHCPMsgTypeAck, "192.168.127.3", all, Stats{Acknowledged: 1}}},
+		{"init-reboot from another network", from(layers.DHCPMsgTypeRequest, withRequested("10.0.2.15")),
+			result{layers.DHCPMsgTypeNak, unspecified, all, Stats{Refused: 1}}},
+		{"an address in two parts", from(layers.DHCPMsgTypeRequest,
+			withOption(layers.DHCPOptRequestIP, 192, 168), withServer("192.168.127.1"), withOption(layers.DHCPOptRequestIP, 127, 3)),
+			result{layers.DHCPMsgTypeAck, "192.168.127.3", all, Stats{Acknowledged: 1}}},
+		{"renewing", from(layers.DHCPMsgTypeRequest, withClient("192.168.127.3")),
+			result{layers.DHCPMsgTypeAck, "192.168.127.3", unicast, Stats{Acknowledged: 1}}},
+		{"rebinding", from(layers.DHCPMsgTypeRequest, withClient("192.168.127.3"), withBroadcast),
+			result{layers.DHCPMsgTypeAck, "192.168.127.3", unicast, Stats{Acknowledged: 1}}},
+		{"renewing another address", from(layers.DHCPMsgTypeRequest, withClient("192.168.127.200")),
+			result{layers.DHCPMsgTypeNak, unspecified, all, Stats{Refused: 1}}},
+		{"request with two minds", from(layers.DHCPMsgTypeRequest, withClient("8.8.8.8"), withRequested("192.168.127.3")),
+			result{layers.DHCPMsgTypeNak, unspecified, all, Stats{Refused: 1}}},
+		{"request for nothing", from(layers.DHCPMsgTypeRequest), result{Stats: Stats{Malformed: 1}}},
 
-		{"inform", message(dhcpv4.MessageTypeInform, withClient("192.168.127.3")),
-			result{dhcpv4.MessageTypeAck, unspecified, unicast, Stats{Informed: 1}}},
-		{"inform from elsewhere", message(dhcpv4.MessageTypeInform, withClient("8.8.8.8")), result{Stats: Stats{Foreign: 1}}},
-		{"inform from nowhere", message(dhcpv4.MessageTypeInform), result{Stats: Stats{Foreign: 1}}},
-		{"decline", message(dhcpv4.MessageTypeDecline, withServer("192.168.127.1"), withRequested("192.168.127.3")),
+		{"inform", from(layers.DHCPMsgTypeInform, withClient("192.168.127.3")),
+			result{layers.DHCPMsgTypeAck, unspecified, unicast, Stats{Informed: 1}}},
+		{"inform from elsewhere", from(layers.DHCPMsgTypeInform, withClient("8.8.8.8")), result{Stats: Stats{Foreign: 1}}},
+		{"inform from nowhere", from(layers.DHCPMsgTypeInform), result{Stats: Stats{Foreign: 1}}},
+		{"decline", from(layers.DHCPMsgTypeDecline, withServer("192.168.127.1"), withRequested("192.168.127.3")),
 			result{Stats: Stats{Declined: 1}}},
-		{"release", message(dhcpv4.MessageTypeRelease, withServer("192.168.127.1"), withClient("192.168.127.3")),
+		{"release", from(layers.DHCPMsgTypeRelease, withServer("192.168.127.1"), withClient("192.168.127.3")),
 			result{Stats: Stats{Released: 1}}},
 
-		{"a server's message", message(dhcpv4.MessageTypeOffer), result{Stats: Stats{Malformed: 1}}},
-		{"no message type", message(dhcpv4.MessageTypeNone, func(m *dhcpv4.DHCPv4) { m.DeleteOption(dhcpv4.OptionDHCPMessageType) }),
+		{"a server's message", from(layers.DHCPMsgTypeOffer), result{Stats: Stats{Malformed: 1}}},
+		{"no message type", from(layers.DHCPMsgTypeUnspecified, func(p *packet) { p.Options = nil }),
 			result{Stats: Stats{Malformed: 1}}},
-		{"a reply", message(dhcpv4.MessageTypeDiscover, func(m *dhcpv4.DHCPv4) { m.OpCode = dhcpv4.OpcodeBootReply }),
+		{"a reply", from(layers.DHCPMsgTypeDiscover, func(p *packet) { p.Operation = layers.DHCPOpReply }),
 			result{Stats: Stats{Malformed: 1}}},
-		{"not Ethernet", message(dhcpv4.MessageTypeDiscover, func(m *dhcpv4.DHCPv4) { m.HWType = iana.HWTypeInfiniband }),
+		{"not Ethernet", from(layers.DHCPMsgTypeDiscover, func(p *packet) { p.HardwareType = 32 }),
 			result{Stats: Stats{Malformed: 1}}},
-		{"address option of six bytes", message(dhcpv4.MessageTypeRequest, withOption(dhcpv4.OptGeneric(dhcpv4.OptionRequestedIPAddress, make([]byte, 6)))),
+		{"address option of six bytes", from(layers.DHCPMsgTypeRequest, withOption(layers.DHCPOptRequestIP, make([]byte, 6)...)),
 			result{Stats: Stats{Malformed: 1}}},
-		{"another MAC", message(dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(net.HardwareAddr{2, 0, 0, 0, 0, 2})),
+		{"another MAC", from(layers.DHCPMsgTypeDiscover, withMAC(net.HardwareAddr{2, 0, 0, 0, 0, 2})),
 			result{Stats: Stats{Foreign: 1}}},
-		{"a MAC with more bytes", message(dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(append(guestMAC[:6:6], 0, 0))),
+		{"a MAC with more bytes", from(layers.DHCPMsgTypeDiscover, withMAC(append(guestMAC[:6:6], 0, 0))),
 			result{Stats: Stats{Foreign: 1}}},
-		{"a relay", message(dhcpv4.MessageTypeDiscover, dhcpv4.WithGatewayIP(net.IPv4(10, 0, 0, 1))), result{Stats: Stats{Foreign: 1}}},
+		{"a relay", from(layers.DHCPMsgTypeDiscover, func(p *packet) { p.RelayAgentIP = net.IPv4(10, 0, 0, 1) }), result{Stats: Stats{Foreign: 1}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := newServer(t, nil)
-			reply, to := ask(t, s, c.request.ToBytes())
+			reply, to := ask(t, s, c.request.bytes())
 			got := result{Stats: s.Stats()}
 			if reply != nil {
-				got.Kind, got.Yours, got.To = reply.MessageType(), reply.YourIPAddr.String(), to.String()
-				if reply.TransactionID != c.request.TransactionID || reply.OpCode != dhcpv4.OpcodeBootReply || reply.Flags != c.request.Flags {
-					t.Errorf("not the reply to this request: %v", reply.Summary())
+				got.Kind, got.Yours, got.To = reply.kind(), reply.YourClientIP.String(), to.String()
+				if reply.Xid != c.request.Xid || reply.Operation != layers.DHCPOpReply || reply.Flags != c.request.Flags {
+					t.Errorf("not the reply to this request: %v", reply)
 				}
 			}
 			if diff := cmp.Diff(c.want, got); diff != "" {
@@ -105,19 +107,19 @@ func TestStarvation(t *testing.T) {
 	s := newServer(t, nil)
 	for i := range 1000 {
 		mac := net.HardwareAddr{2, 0, 0, 1, byte(i >> 8), byte(i)}
-		if reply, _ := ask(t, s, message(dhcpv4.MessageTypeDiscover, dhcpv4.WithHwAddr(mac)).ToBytes()); reply != nil {
+		if reply, _ := ask(t, s, from(layers.DHCPMsgTypeDiscover, withMAC(mac)).bytes()); reply != nil {
 			t.Fatalf("%v got an offer", mac)
 		}
 	}
-	if reply, _ := ask(t, s, message(dhcpv4.MessageTypeDiscover).ToBytes()); reply == nil || !reply.YourIPAddr.Equal(guest.AsSlice()) {
+	if reply, _ := ask(t, s, from(layers.DHCPMsgTypeDiscover).bytes()); reply == nil || !reply.YourClientIP.Equal(guest.AsSlice()) {
 		t.Errorf("the guest got %v", reply)
 	}
 }
 
-// TestMalformedBytes are messages that the library or the size check turns away.
+// TestMalformedBytes are messages that the format or the size check turns away.
 func TestMalformedBytes(t *testing.T) {
-	whole := message(dhcpv4.MessageTypeDiscover).ToBytes()
-	end := strings.LastIndexByte(string(whole), byte(dhcpv4.OptionEnd.Code()))
+	whole := from(layers.DHCPMsgTypeDiscover).bytes()
+	end := strings.LastIndexByte(string(whole), byte(layers.DHCPOptEnd))
 	noCookie := append([]byte(nil), whole...)
 	noCookie[236] = 0
 	for name, b := range map[string][]byte{
@@ -201,22 +203,19 @@ func TestServe(t *testing.T) {
 		ended <- s.Serve(ctx, &redirected{conn, client.LocalAddr(), errors.New("the link is down")})
 	}()
 
-	discover := message(dhcpv4.MessageTypeDiscover).ToBytes()
+	discover := from(layers.DHCPMsgTypeDiscover).bytes()
 	for _, b := range [][]byte{[]byte("garbage"), make([]byte, 3000), discover, discover} {
 		if _, err := client.WriteTo(b, conn.LocalAddr()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	offer := receive(t, client)
-	request, err := dhcpv4.NewRequestFromOffer(offer)
-	if err != nil {
+	offered := receive(t, client)
+	request := from(layers.DHCPMsgTypeRequest, withServer(offered.serverID()), withRequested(offered.YourClientIP.String()))
+	if _, err := client.WriteTo(request.bytes(), conn.LocalAddr()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := client.WriteTo(request.ToBytes(), conn.LocalAddr()); err != nil {
-		t.Fatal(err)
-	}
-	if ack := receive(t, client); ack.MessageType() != dhcpv4.MessageTypeAck || !ack.YourIPAddr.Equal(guest.AsSlice()) {
-		t.Errorf("got %v", ack.Summary())
+	if ack := receive(t, client); ack.kind() != layers.DHCPMsgTypeAck || !ack.YourClientIP.Equal(guest.AsSlice()) {
+		t.Errorf("got %v", ack)
 	}
 	cancel()
 	if err := <-ended; err != nil {
@@ -227,7 +226,7 @@ func TestServe(t *testing.T) {
 	}
 }
 
-func receive(t *testing.T, conn net.PacketConn) *dhcpv4.DHCPv4 {
+func receive(t *testing.T, conn net.PacketConn) *packet {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -237,7 +236,7 @@ func receive(t *testing.T, conn net.PacketConn) *dhcpv4.DHCPv4 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := dhcpv4.FromBytes(buffer[:n])
+	m, err := read(buffer[:n])
 	if err != nil {
 		t.Fatal(err)
 	}

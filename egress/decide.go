@@ -14,7 +14,7 @@ import (
 //	                                           else: allowed             port opened: allowed                                           mode open       allowlist: by allow rules
 //	                                                                     else: denied
 //
-// An allow rule for one restricted address passes "restricted?" in every mode but none.
+// An allow rule for one private address, and an allow-private rule for its network, pass "restricted?" in every mode but none.
 //
 // "Restricted" are the ranges of restricted.go and the addresses of the host's own interfaces (own.go), network.connect is Config.Connect.
 // Nothing that an allow rule says is looked at before the first seven have passed, so no rule opens the host or the VM's own network.
@@ -232,8 +232,8 @@ func (e *evaluator) checkRestricted() (d Decision, decided bool) {
 	return d, false
 }
 
-// checkOpened lets through one address that no mode but open reaches, when an allow rule names it and nothing else: its exact form, not one
-// that leads to it.
+// checkOpened lets through a private address that no mode but open reaches, when an allow rule names it and nothing else, or an allow-private rule its
+// network: its exact form, not one that leads to it.
 func (e *evaluator) checkOpened() (d Decision, decided bool) {
 	for _, r := range e.policy.Allow {
 		if r.opensHost() && r.matchesAddr(e.addr) && e.covers(r, false) {
@@ -242,7 +242,20 @@ func (e *evaluator) checkOpened() (d Decision, decided bool) {
 			return d, true
 		}
 	}
+	for _, r := range e.policy.AllowPrivate {
+		if e.opensPrivate(r) && e.covers(r, false) {
+			d := allow(ReasonAllowRule, "%s is allowed by the allow-private rule %s", e.target(), r)
+			d.Rule = r.String()
+			return d, true
+		}
+	}
 	return d, false
+}
+
+// opensPrivate says whether a rule of AllowPrivate opens the address, as an allow rule for it alone would.
+func (e *evaluator) opensPrivate(r Rule) bool {
+	one := Rule{host: hostPrefix, prefix: netip.PrefixFrom(e.addr, e.addr.BitLen())}
+	return r.matchesAddr(e.addr) && one.opensHost()
 }
 
 // openHint says what opens the address: a rule for it alone, where there can be one.

@@ -7,7 +7,8 @@
 // counters there count everything.
 //
 // Promises: a connection goes to the very address that was asked for and checked at that moment, never to the result
-// of a second look-up. Restricted ranges (Restricted) are refused in every mode but open, also when they hide inside IPv6 addresses;
+// of a second look-up. Restricted ranges (Restricted) are refused in every mode but open, also when they hide inside IPv6 addresses, unless
+// a rule names the private address or its network;
 // the host's loopback is reached in no mode, except for the ports in Config.HostPorts. Deny rules win.
 // A new policy holds at once: connections and pending dials that it denies are cut.
 //

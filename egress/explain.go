@@ -157,19 +157,14 @@ func explainRules(s *environment, p Policy, r Request) []string {
 			list = append(list, fmt.Sprintf("%s was looked up as %s", e.addr, name))
 		}
 	}
-	for _, rule := range p.Deny {
-		if e.denies(rule) {
-			list = appendRule(list, "deny", rule, e.covers(rule, true))
-		}
-	}
-	for _, rule := range p.Allow {
-		if e.allows(rule) {
-			list = appendRule(list, "allow", rule, e.covers(rule, false))
-		}
-	}
-	for _, rule := range p.AllowSNI {
-		if e.allows(rule) {
-			list = appendRule(list, "allow-sni", rule, e.covers(rule, false) && e.request.Protocol == TCP)
+	for _, denying := range []bool{true, false} {
+		for _, kind := range p.Lists() {
+			for _, rule := range *kind.Rules {
+				if kind.Denies != denying || !denying && !e.allows(rule) || denying && !e.denies(rule) {
+					continue
+				}
+				list = appendRule(list, kind.Name, rule, e.covers(rule, denying) && (!kind.named || e.request.Protocol == TCP))
+			}
 		}
 	}
 	return list

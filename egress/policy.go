@@ -43,7 +43,9 @@ type Policy struct {
 	Allow []Rule `json:"allow,omitempty"` // what mode allowlist lets through; in modes public and open only rules for one address have an effect
 	// AllowSNI are names that mode allowlist lets through with TCP, as long as each connection itself names one of them, which led to its address.
 	AllowSNI []Rule `json:"allowSNI,omitempty"`
-	Deny     []Rule `json:"deny,omitempty"` // wins over everything else, in every mode
+	// AllowPrivate are private networks that each mode but none reaches besides what else it does, without the host's own addresses and cloud metadata.
+	AllowPrivate []Rule `json:"allowPrivate,omitempty"`
+	Deny         []Rule `json:"deny,omitempty"` // wins over everything else, in every mode
 }
 
 // Effective is the mode that holds: Mode, or what takes its place when it is empty.
@@ -51,7 +53,7 @@ func (p Policy) Effective() Mode {
 	switch {
 	case p.Mode != "":
 		return p.Mode
-	case p.count(false) > 0:
+	case len(p.Allow)+len(p.AllowSNI) > 0:
 		return Allowlist
 	}
 	return Public
@@ -60,9 +62,11 @@ func (p Policy) Effective() Mode {
 // RuleList is one of the lists of rules that a policy has.
 type RuleList struct {
 	Name   string  // in flags, files and errors
+	JSON   string  // in Policy
 	Rules  *[]Rule // the policy's own
 	Denies bool    // else it lets pass
 
+	named   bool                    // only connections that name it, which are of TCP
 	problem func(Rule, Mode) string // why a rule cannot be one of the list, or ""
 }
 
@@ -70,9 +74,10 @@ type RuleList struct {
 // Policy, a line here, and what it means (evaluator).
 func (p *Policy) Lists() []RuleList {
 	return []RuleList{
-		{"allow", &p.Allow, false, allowProblem},
-		{"allow-sni", &p.AllowSNI, false, func(r Rule, _ Mode) string { return nameProblem(r) }},
-		{"deny", &p.Deny, true, func(r Rule, _ Mode) string {
+		{Name: "allow", JSON: "allow", Rules: &p.Allow, problem: allowProblem},
+		{Name: "allow-sni", JSON: "allowSNI", Rules: &p.AllowSNI, named: true, problem: func(r Rule, _ Mode) string { return nameProblem(r) }},
+		{Name: "allow-private", JSON: "allowPrivate", Rules: &p.AllowPrivate, problem: func(r Rule, _ Mode) string { return privateProblem(r) }},
+		{Name: "deny", JSON: "deny", Rules: &p.Deny, Denies: true, problem: func(r Rule, _ Mode) string {
 			if r.host == hostNothing {
 				return "an empty rule names nothing"
 			}
@@ -212,6 +217,17 @@ func nameProblem(r Rule) string {
 	return ""
 }
 
+// privateProblem says why a rule cannot be one of AllowPrivate.
+func privateProblem(r Rule) string {
+	if r.host != hostPrefix || !slices.ContainsFunc(openable, func(p netip.Prefix) bool { return p.Bits() <= r.prefix.Bits() && p.Contains(r.prefix.Addr()) }) {
+		return "want a private network, as 10.1.0.0/16, in 10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16, 100.64.0.0/10 or fc00::/7"
+	}
+	if r.prefix.IsSingleIP() && !r.opensHost() {
+		return "cloud metadata is reached only in mode open"
+	}
+	return ""
+}
+
 func allowProblem(r Rule, mode Mode) string {
 	if r.host == hostNothing {
 		return "an empty rule names nothing"
@@ -223,7 +239,7 @@ func allowProblem(r Rule, mode Mode) string {
 		return "no mode opens the host's loopback: open single ports with --host-port, they are at " + HostName
 	}
 	if found, inside := restrictedNetwork(r.prefix); inside && mode != Open && !r.opensHost() {
-		return fmt.Sprintf("%s is restricted, and only mode open reaches that: name single private addresses, one rule each, or use --net open; a port of this host is opened with --host-port", found)
+		return fmt.Sprintf("%s is restricted, and only mode open reaches that: name single private addresses, one rule each, or a private network with --allow-private, or use --net open; a port of this host is opened with --host-port", found)
 	}
 	return ""
 }
@@ -248,8 +264,8 @@ var (
 	metadata = []netip.Addr{netip.MustParseAddr("100.100.100.200"), netip.MustParseAddr("fd00:ec2::254")}
 )
 
-// ReachesRestricted reports whether the policy lets a guest reach more than public addresses: mode open, or an allow rule for one private
-// address. Such a policy is for the user to give, not for a file that comes from a stranger.
+// ReachesRestricted reports whether the policy lets a guest reach more than public addresses: mode open, or a rule for private
+// addresses. Such a policy is for the user to give, not for a file that comes from a stranger.
 func (p Policy) ReachesRestricted() bool {
 	switch p.Effective() {
 	case None:
@@ -257,7 +273,7 @@ func (p Policy) ReachesRestricted() bool {
 	case Open:
 		return true
 	}
-	return slices.ContainsFunc(p.Allow, Rule.opensHost)
+	return len(p.AllowPrivate) > 0 || slices.ContainsFunc(p.Allow, Rule.opensHost)
 }
 
 func within(p netip.Prefix, outer string) bool {
@@ -285,6 +301,9 @@ func (p Policy) Warnings() []string {
 	without := func(r Rule) bool { return !r.opensHost() }
 	if mode := p.Effective(); mode != Allowlist && (slices.ContainsFunc(p.Allow, without) || len(p.AllowSNI) > 0 || mode == None && len(p.Allow) > 0) {
 		list = append(list, fmt.Sprintf("allow rules have no effect in mode %s: leave the mode out, or use allowlist", mode))
+	}
+	if mode := p.Effective(); (mode == None || mode == Open) && len(p.AllowPrivate) > 0 {
+		list = append(list, fmt.Sprintf("allow-private rules have no effect in mode %s", mode))
 	}
 	for _, named := range p.AllowSNI {
 		if i := slices.IndexFunc(p.Allow, func(r Rule) bool { return r.Covers(named) }); i >= 0 {

@@ -3,9 +3,9 @@ package egress
 import (
 	"errors"
 	"fmt"
-	"unicode/utf8"
+	"strings"
 
-	"github.com/BurntSushi/toml"
+	"agentvm/internal/host/tomlfile"
 )
 
 // maxPolicyFile is far more than the rules that a policy may have need.
@@ -16,103 +16,75 @@ const maxPolicyFile = 1 << 20
 //	mode = "allowlist"                        # public, allowlist, none, open; may be left out
 //	allow = ["pypi.org:443", "*.alpinelinux.org"]
 //	allow-sni = ["static.rust-lang.org:443"]  # only connections that name it
+//	allow-private = ["10.1.0.0/16:5432"]      # private networks, besides what the mode lets through
 //	deny = ["*:25"]
 //
 // Nothing else may be in it. name is the file's name for errors, which begin with name:line:column, in characters from 1; a
 // rule that is wrong is a *RuleError in the error's chain, a rule that cannot be a *PolicyError.
 func ParsePolicy(name string, text []byte) (Policy, error) {
-	f := policyFile{name: name, text: text}
 	if len(text) > maxPolicyFile {
 		return Policy{}, fmt.Errorf("%s: a policy file has at most %d bytes", name, maxPolicyFile)
 	}
-	var tree map[string]any
-	meta, err := toml.Decode(string(text), &tree)
+	document, err := tomlfile.Parse(name, text)
 	if err != nil {
-		return Policy{}, f.syntaxError(err)
+		return Policy{}, err
 	}
-	f.scan()
-	for _, key := range meta.Keys() {
-		if err := f.take(key, tree); err != nil {
+	f := policyFile{Document: document, found: make(map[string]tomlfile.Entry)}
+	for _, e := range document.Entries {
+		if err := f.take(e); err != nil {
 			return Policy{}, err
 		}
+		f.found[e.Name()] = e
 	}
 	return f.policy, f.validate()
 }
 
-// policyFile is a file being read. The TOML library says where a syntax error is, but not where a value is that it has read; f.found
-// does.
+// policyFile is a file being read.
 type policyFile struct {
-	name   string
-	text   []byte
-	found  map[string]tomlPlace
+	*tomlfile.Document
+	found  map[string]tomlfile.Entry
 	policy Policy
 }
 
-func (f *policyFile) scan() { f.found = scanTOML(f.text) }
-
-func (f *policyFile) syntaxError(err error) error {
-	syntax := toml.ParseError{}
-	if !errors.As(err, &syntax) {
-		return fmt.Errorf("%s: %w", f.name, err)
-	}
-	start := min(max(syntax.Position.Start, 0), len(f.text))
-	line, column := position(f.text, start)
-	return fmt.Errorf("%s:%d:%d: %s", f.name, line, column, syntax.Message)
-}
-
-// position is a byte offset in lines and characters, from 1.
-func position(text []byte, offset int) (line, column int) {
-	line, start := 1, 0
-	for i, b := range text[:offset] {
-		if b == '\n' {
-			line, start = line+1, i+1
-		}
-	}
-	return line, utf8.RuneCount(text[start:offset]) + 1
-}
-
-// fail is an error at a byte offset.
-func (f *policyFile) fail(offset int, format string, args ...any) error {
-	line, column := position(f.text, offset)
-	return fmt.Errorf("%s:%d:%d: "+format, append([]any{f.name, line, column}, args...)...)
-}
-
 // take reads the value of one key.
-func (f *policyFile) take(key toml.Key, tree map[string]any) (err error) {
-	place := f.found[key.String()]
-	if key.String() == "mode" {
-		text, ok := tree["mode"].(string)
+func (f *policyFile) take(e tomlfile.Entry) (err error) {
+	name := e.Key().String()
+	if name == "mode" {
+		text, ok := f.Tree[name].(string)
 		if !ok {
-			return f.fail(place.value, `mode is a text, as in mode = "allowlist"`)
+			return f.Errorf(e.Value.At, `mode is a text, as in mode = "allowlist"`)
 		}
 		if f.policy.Mode, err = ParseMode(text); err != nil {
-			return f.fail(place.value, "%w", err)
+			return f.Errorf(e.Value.At, "%w", err)
 		}
 		return nil
 	}
+	var known []string
 	for _, list := range f.policy.Lists() {
-		if key.String() == list.Name {
-			*list.Rules, err = f.rules(list.Name, tree[list.Name], place)
+		if name == list.Name {
+			*list.Rules, err = f.rules(list.Name, e)
 			return err
 		}
+		known = append(known, list.Name)
 	}
-	return f.fail(place.key, "unknown key %q: a policy has mode, allow, allow-sni and deny", key.String())
+	last := len(known) - 1
+	return f.Errorf(e.At, "unknown key %q: a policy has mode, %s and %s", name, strings.Join(known[:last], ", "), known[last])
 }
 
-func (f *policyFile) rules(list string, value any, place tomlPlace) ([]Rule, error) {
-	texts, ok := value.([]any)
-	if !ok {
-		return nil, f.fail(place.value, `%s is a list of rules, as in %s = ["pypi.org:443"]`, list, list)
+func (f *policyFile) rules(list string, e tomlfile.Entry) ([]Rule, error) {
+	texts, ok := f.Tree[list].([]any)
+	if !ok || e.Header {
+		return nil, f.Errorf(e.Value.At, `%s is a list of rules, as in %s = ["pypi.org:443"]`, list, list)
 	}
 	rules := make([]Rule, 0, len(texts))
 	for i, one := range texts {
 		text, ok := one.(string)
 		if !ok {
-			return nil, f.fail(place.item(i), `a rule of %s is a text, as in "pypi.org:443"`, list)
+			return nil, f.Errorf(e.Items[i].At, `a rule of %s is a text, as in "pypi.org:443"`, list)
 		}
 		rule, err := ParseRule(text)
 		if err != nil {
-			return nil, f.fail(place.item(i), "%s rule %w", list, err)
+			return nil, f.Errorf(e.Items[i].At, "%s rule %w", list, err)
 		}
 		rules = append(rules, rule)
 	}
@@ -125,6 +97,9 @@ func (f *policyFile) validate() error {
 	if err := f.policy.Validate(); !errors.As(err, &problem) {
 		return err
 	}
-	place := f.found[problem.List]
-	return f.fail(place.item(problem.Index), "%w", problem)
+	e := f.found[problem.List]
+	if problem.Index < len(e.Items) {
+		return f.Errorf(e.Items[problem.Index].At, "%w", problem)
+	}
+	return f.Errorf(e.Value.At, "%w", problem)
 }

@@ -27,6 +27,12 @@ func (p Policy) Within(most Policy) error {
 		return nil
 	}
 	opening := slices.DeleteFunc(slices.Clone(most.Allow), func(r Rule) bool { return !r.opensHost() })
+	opening = append(opening, most.AllowPrivate...)
+	for _, r := range p.AllowPrivate {
+		if limit != Open && !coveredBy(opening, r) {
+			return fmt.Errorf("the allow-private rule %s reaches more than %s", r, most)
+		}
+	}
 	for _, r := range p.Allow {
 		switch {
 		case r.opensHost() && limit != Open && !coveredBy(opening, r),

@@ -18,6 +18,7 @@ func TestWithin(t *testing.T) {
 		}
 		return p
 	}
+	private := func(text string) Policy { return Policy{AllowPrivate: rules(t, text)} }
 	for _, c := range []struct {
 		name    string
 		p, most Policy
@@ -65,6 +66,14 @@ func TestWithin(t *testing.T) {
 		{"an address by a rule for names", policy("", "pypi.org:443/tcp"), policy("", "", "pypi.org:443"), "pypi.org:443/tcp"},
 		{"by name in public", policy("", "", "pypi.org"), policy(Public), ""},
 
+		{"a private network", private("10.1.0.0/16:5432"), private("10.0.0.0/8:5432"), ""},
+		{"a wider private network", private("10.0.0.0/8"), private("10.1.0.0/16"), "the allow-private rule 10.0.0.0/8 reaches more"},
+		{"other ports of a private network", private("10.1.0.0/16"), private("10.1.0.0/16:5432"), "allow-private rule"},
+		{"a private network of none", private("10.1.0.0/16"), policy(Public), "allow-private rule"},
+		{"a private network of everything", private("10.1.0.0/16"), policy("", "*"), "allow-private rule"},
+		{"a private network in mode open", private("10.1.0.0/16"), policy(Open), ""},
+		{"one private address of a network", policy(Public, "10.1.0.5"), private("10.1.0.0/16"), ""},
+		{"a private network of one address", private("10.1.0.4/31"), policy(Public, "10.1.0.4"), "allow-private rule"},
 		{"no mode", policy("wide"), policy(Open), "mode wide"},
 		{"in no mode", policy(Public), policy("wide"), "mode public"},
 		{"an empty rule", Policy{Mode: Allowlist, Allow: []Rule{{}}}, policy("", "*"), "allow rule"},
@@ -178,13 +187,13 @@ func (g policies) list(most int) (list []Rule) {
 }
 
 func (g policies) policy() Policy {
-	return Policy{one(g, []Mode{"", "", Public, Allowlist, Allowlist, None, Open}), g.list(4), g.list(2), g.list(2)}
+	return Policy{one(g, []Mode{"", "", Public, Allowlist, Allowlist, None, Open}), g.list(4), g.list(2), g.list(2), g.list(2)}
 }
 
 // change makes of a policy one that is mostly narrower.
 func (g policies) change(p *Policy) {
 	for range 1 + g.IntN(3) {
-		lists := []*[]Rule{&p.Allow, &p.AllowSNI, &p.Deny}
+		lists := []*[]Rule{&p.Allow, &p.AllowSNI, &p.AllowPrivate, &p.Deny}
 		list := one(g, lists)
 		switch g.IntN(7) {
 		case 0:

@@ -11,13 +11,13 @@ import (
 // Limits bound what one VM can make the host hold or do. A field of 0 has its default; a negative one is an error.
 // Names are those of LimitUse and LimitError.
 type Limits struct {
-	TCPFlows        int // "tcp flows": connections that the guest began, until both sides are done. Default 1024
-	UDPFlows        int // "udp flows": sessions that the guest began. Default 512
-	PendingDials    int // "pending dials": connections of the guest that the host has not answered yet. Default 512
-	ForwardFlows    int // "forward flows": TCP connections and UDP sessions through port forwards. Default 512
-	Forwards        int // "forwards": port forwards that listen. Default 64
-	PendingEchoes   int // "pending echoes": echo requests without an answer yet. Default 32
-	EchoesPerSecond int // "echoes per second": echo requests that are tried. Default 50
+	TCPFlows        int `json:"tcpFlows,omitempty"`        // "tcp flows": connections that the guest began, until both sides are done. Default 1024
+	UDPFlows        int `json:"udpFlows,omitempty"`        // "udp flows": sessions that the guest began. Default 512
+	PendingDials    int `json:"pendingDials,omitempty"`    // "pending dials": connections of the guest that the host has not answered yet. Default 512
+	ForwardFlows    int `json:"forwardFlows,omitempty"`    // "forward flows": TCP connections and UDP sessions through port forwards. Default 512
+	Forwards        int `json:"forwards,omitempty"`        // "forwards": port forwards that listen. Default 64
+	PendingEchoes   int `json:"pendingEchoes,omitempty"`   // "pending echoes": echo requests without an answer yet. Default 32
+	EchoesPerSecond int `json:"echoesPerSecond,omitempty"` // "echoes per second": echo requests that are tried. Default 50
 }
 
 // fields pairs each limit with its name and default: the one list of limits.
@@ -39,6 +39,12 @@ func (l *Limits) fields() []struct {
 		{"pending echoes", &l.PendingEchoes, 32},
 		{"echoes per second", &l.EchoesPerSecond, 50},
 	}
+}
+
+// Check returns what is wrong with the limits, as New would.
+func (l Limits) Check() error {
+	_, err := l.withDefaults()
+	return err
 }
 
 func (l Limits) withDefaults() (Limits, error) {

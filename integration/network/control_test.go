@@ -13,7 +13,7 @@ import (
 	"agentvm/vm"
 )
 
-// TestControlEndpoints: what this computer listens at for its own user (the doors of daemons, metrics, previews, a name server) is on
+// TestControlEndpoints: what the host listens at for its own user (the doors of daemons, metrics, previews, a name server) is on
 // its loopback. A guest comes to none of it, in whatever form it writes the address and in no mode, and what answers to it at the gateway is
 // its own page, which only tells.
 func TestControlEndpoints(t *testing.T) {

@@ -174,7 +174,7 @@ func (r *recorder) add(e egress.Event) {
 	r.list = append(r.list, e)
 }
 
-// find waits a moment for an event, which may be told after the guest has noticed its effect.
+// find waits a moment for an event, which may arrive after the guest has noticed its effect.
 func (r *recorder) find(t *testing.T, what string, match func(egress.Event) bool) egress.Event {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {

@@ -49,6 +49,25 @@ func TestPublic(t *testing.T) {
 	}
 }
 
+// TestAllowPrivate reaches a private network that a rule names, by address and by name, and no other.
+func TestAllowPrivate(t *testing.T) {
+	web := serveHTTP(t, files)
+	g := boot(t, vm.Network{Policy: egress.Policy{AllowPrivate: rules(t, "10.1.0.0/16:80")}})
+	for _, server := range []string{"10.1.0.7:80", "10.1.0.7:81", "10.2.0.7:80", "198.51.101.7:80"} {
+		g.outer.serve("tcp", server, web.Listener.Addr().String())
+	}
+	g.outer.names.set("inside.example. A", "inside.example. 60 IN A 10.1.0.7")
+	g.want("wget -qO- http://10.1.0.7/5000 | sha256sum", sum(data(5000))+"  -")
+	g.want("wget -qO- http://inside.example/5000 | sha256sum", sum(data(5000))+"  -")
+	g.want("wget -qO- http://198.51.101.7/5000 | sha256sum", sum(data(5000))+"  -")
+	g.fails("timeout 60 wget -qO- http://10.1.0.7:81/", "refused")
+	g.fails("timeout 60 wget -qO- http://10.2.0.7/", "refused")
+	e := g.events.find(t, "the connection to 10.1.0.7", func(e egress.Event) bool { return fmt.Sprint(e.Destination) == "10.1.0.7:80" })
+	if e.Reason != egress.ReasonAllowRule || !strings.Contains(e.Message, "by the allow-private rule 10.1.0.0/16:80") {
+		t.Errorf("%+v", e)
+	}
+}
+
 // TestAllowlist reaches what is named and nothing else, by whatever way a program tries.
 func TestAllowlist(t *testing.T) {
 	web := serveHTTP(t, files)
@@ -94,7 +113,7 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// TestNone is cut off: no packet of the guest's reaches a socket of the host's.
+// TestNone: a guest without a network is cut off, none of its packets reaches a socket of the host.
 func TestNone(t *testing.T) {
 	g := boot(t, vm.Network{Policy: egress.Policy{Mode: "none"}})
 	g.fails("timeout 60 wget -qO- http://198.51.101.7/", "refused")

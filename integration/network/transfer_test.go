@@ -86,14 +86,14 @@ func TestUDP(t *testing.T) {
 	g.want(fmt.Sprintf("%sheard %s %d", function, host, echo), "HELLO")
 }
 
-// TestRefused connects to ports where nobody listens, and to what is not there.
+// TestRefused connects to ports where no process listens, and to what is not there.
 func TestRefused(t *testing.T) {
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	unused, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	closed := port(t, nobody.Addr())
-	nobody.Close()
+	closed := port(t, unused.Addr())
+	unused.Close()
 	g := boot(t, vm.Network{HostPorts: []uint16{closed}})
 	g.fails(fmt.Sprintf("timeout 60 wget -qO- http://%s:%d/", host, closed), "refused")
 	g.fails(fmt.Sprintf("timeout 60 wget -qO- http://%s:%d/", host, closed^1), "refused") // not opened

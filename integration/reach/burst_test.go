@@ -9,7 +9,7 @@ import (
 )
 
 // TestBurstOfInboundConnections sends 20 kB into a published port over 400 connections at once. The frames of the burst need
-// more of the card's buffers than there are, again and again, and the card has to go on each time: every byte arrives, and
+// more of the card's buffers than there are, again and again, and the card has to continue each time: every byte arrives, and
 // afterwards the guest reaches its gateway and can be reached.
 func TestBurstOfInboundConnections(t *testing.T) {
 	server := burst.Server(t)

@@ -1,3 +1,3 @@
-// Package reach has the tests of who reaches what in a VM, and from it: Alpine's own programs in booted VMs, real sockets of the host, and
-// services on the host's loopback at the same ports, which nothing may hit. It has nothing to import.
+// Package reach tests who reaches what in a VM, and from it: Alpine's own programs in booted VMs, real sockets of the host, and
+// services on the host's loopback at the same ports, which nothing may hit. It exports nothing.
 package reach

@@ -190,7 +190,7 @@ func TestFetchCarries(t *testing.T) {
 	}
 }
 
-// Server-sent events come one by one, and the guest's server notices when nobody reads on.
+// Server-sent events come one by one, and the guest's server notices when the client stops reading.
 func TestFetchEvents(t *testing.T) {
 	g := common(t)
 	next, gone := make(chan int), make(chan struct{})

@@ -139,7 +139,7 @@ func (g *guest) eventually(what string, holds func() bool) {
 	}
 }
 
-// serve has a handler of the test's answer at a port of the guest's, by a listener inside of it, and returns the port.
+// serve lets a handler of the test answer at a port of the guest, through a listener inside it, and returns the port.
 func (g *guest) serve(h http.HandlerFunc) int {
 	g.t.Helper()
 	l, err := g.Listen(limited(g.t), "tcp", "127.0.0.1:0")

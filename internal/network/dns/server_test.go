@@ -182,7 +182,7 @@ func TestPolicyChange(t *testing.T) {
 	}
 }
 
-// TestBadQueries: what is no query gets an error that reflects nothing, or silence.
+// TestBadQueries: what is not a query gets an error that reflects nothing, or silence.
 func TestBadQueries(t *testing.T) {
 	header := func(flags uint16, counts ...byte) []byte {
 		b := []byte{0xab, 0xcd, byte(flags >> 8), byte(flags), 0, 0, 0, 0, 0, 0, 0, 0}

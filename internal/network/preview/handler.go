@@ -9,12 +9,17 @@ import (
 	"agentvm/internal/httpserver"
 )
 
-// ServeHTTP answers one request. Its order is the promise: Host, Origin, token, limits, the owner's Permit, and only then the VM.
-func (s *Server) ServeHTTP(raw http.ResponseWriter, r *http.Request) {
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !s.begin() {
 		panic(http.ErrAbortHandler)
 	}
 	defer s.work.Done()
+	s.noted.ServeHTTP(w, r)
+}
+
+// answer answers one request. Its order is the promise: Host, Origin, token, limits, the owner's Permit, and only then the VM.
+func (s *Server) answer(raw http.ResponseWriter, r *http.Request) {
 	w := newStallTimeoutWriter(raw, r, s.limits)
 	defer w.finish()
 	v, err := s.requestOf(r)
@@ -32,6 +37,7 @@ func (s *Server) ServeHTTP(raw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	httpserver.Known(r)
+	httpserver.AuditedAs(r, v.preview.ID)
 	s.serveRequest(w, r, &v, changed)
 }
 

@@ -146,7 +146,7 @@ func (s *Store) List(ctx context.Context, vm string) (list []Preview, err error)
 }
 
 // Revoke ends a preview, named by its ID or its token, at once: no Check that begins after Revoke has returned succeeds, and servers of this Store
-// end its streams. Doing it again is no error; ErrUnknown when there is none.
+// end its streams. Doing it again is not an error; ErrUnknown when there is none.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	nonce, err := s.nonceOf(id)
 	if err != nil {

@@ -61,6 +61,15 @@ func (s *Server) requestOf(r *http.Request) (v request, err error) {
 	return v, nil
 }
 
+// pathOf is a request's path without a token.
+func pathOf(r *http.Request) string {
+	if rest, found := strings.CutPrefix(r.URL.Path, pathPrefix); found {
+		_, path, _ := strings.Cut(rest, "/")
+		return "/" + path
+	}
+	return r.URL.Path
+}
+
 // hostOf returns the name in Host, in lower case, if it is one that only loopback has.
 func (s *Server) hostOf(authority string) (string, error) {
 	host, digits := strings.ToLower(authority), "80"

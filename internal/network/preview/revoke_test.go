@@ -16,7 +16,7 @@ import (
 func TestRevoke(t *testing.T) {
 	s := openStore(t, filepath.Join(t.TempDir(), "previews.db"), Options{})
 	byID, byToken, stays := create(t, s, "dev", 1, 0), create(t, s, "dev", 2, 0), create(t, s, "dev", 3, 0)
-	for _, name := range []string{byID.ID, byID.ID, byToken.Token} { // twice is no error
+	for _, name := range []string{byID.ID, byID.ID, byToken.Token} { // twice is not an error
 		if err := s.Revoke(t.Context(), name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

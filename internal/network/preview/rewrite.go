@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Headers that a preview changes. To the guest:
@@ -170,11 +171,11 @@ func (v *request) isGuests(u *url.URL) bool {
 }
 
 // refreshURL is what the URL comes after. (An index into strings.ToLower of a header is none into the header.)
-var refreshURL = regexp.MustCompile(`(?i)url=`)
+var refreshURL = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)url=`) })
 
 // publicRefresh rewrites the URL of "5; url=/x" (HTML, "shared declarative refresh steps").
 func (v *request) publicRefresh(value string) string {
-	found := refreshURL.FindStringIndex(value)
+	found := refreshURL().FindStringIndex(value)
 	if found == nil {
 		return value
 	}

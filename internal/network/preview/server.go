@@ -72,6 +72,11 @@ type ServerConfig struct {
 	// Visit, if not nil, is called for each request that Permit has let through, and left when that has ended, WebSockets and
 	// streams included. With it the owner counts the users of a VM.
 	Visit func(p Preview) (left func())
+	// Audit, if not nil, receives each request when it has been answered, without tokens: the key's name is the preview's ID. It may be called from
+	// several goroutines.
+	Audit func(httpserver.Record)
+	// Metrics count the answers. nil: nothing is counted.
+	Metrics *httpserver.Metrics
 	// Ports are others than the listener's by which visitors reach it, such as the near end of an SSH tunnel.
 	Ports []uint16
 	// NoPaths switches off the form /p/TOKEN/.
@@ -89,6 +94,7 @@ type Server struct {
 	log    *slog.Logger
 
 	http      *http.Server
+	noted     http.Handler // counts and audits what answer does
 	conns     httpserver.Limit
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
@@ -122,6 +128,7 @@ func NewServer(cfg ServerConfig) *Server {
 	s.transport = s.newTransport()
 	s.proxy = s.newProxy()
 	s.http = s.newHTTP()
+	s.noted = httpserver.Door{Server: "preview", Path: pathOf, Audit: cfg.Audit, Metrics: cfg.Metrics}.Passing(http.HandlerFunc(s.answer))
 	return s
 }
 

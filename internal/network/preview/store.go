@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	_ "modernc.org/sqlite" // the driver "sqlite"
+	_ "github.com/ncruces/go-sqlite3/driver" // "sqlite3"
 
 	"agentvm/internal/host/private"
 )
@@ -93,13 +93,16 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	for _, db := range []**sql.DB{&s.writes, &s.reads} {
-		if *db, err = sql.Open("sqlite", dsn); err != nil {
+		if *db, err = sql.Open("sqlite3", dsn); err != nil {
 			return err
 		}
 		(*db).SetMaxOpenConns(1)
 	}
 	if err := s.prepareSchema(); err != nil {
 		return fmt.Errorf("%w; remove the file, which ends all previews, if it is damaged", err)
+	}
+	if err := s.keepPrivate(); err != nil {
+		return err
 	}
 	if s.version, err = s.reads.Prepare("PRAGMA data_version"); err != nil {
 		return err
@@ -108,8 +111,7 @@ func (s *Store) open() (err error) {
 	return err
 }
 
-// prepareFile makes the file so that SQLite need not, which would give it the mode of the umask. The files that SQLite puts beside
-// it get its mode.
+// prepareFile makes the file so that SQLite need not, which would give it the mode of the umask.
 func prepareFile(path string) error {
 	if err := private.MakeFolder(filepath.Dir(path)); err != nil {
 		return err
@@ -125,6 +127,28 @@ func prepareFile(path string) error {
 		err = private.CheckFile(f)
 	}
 	return errors.Join(err, f.Close())
+}
+
+// keepPrivate gives the files that SQLite has put beside the file, in the user's own folder, its mode instead of the umask's. They stay until the last
+// connection of any process closes.
+func (s *Store) keepPrivate() error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	path, err := filepath.EvalSymlinks(s.path) // as SQLite does
+	if err != nil {
+		return err
+	}
+	return errors.Join(setMode(path+"-wal"), setMode(path+"-shm"))
+}
+
+// setMode opens the file, as a daemon that is confined may change the mode of no other. SQLite's locks do not go with it: they are of open files.
+func setMode(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Chmod(0o600), f.Close())
 }
 
 // dataSource names a file to the driver. Commits wait for the disk: after a power cut a revoked preview must not be back.
@@ -250,7 +274,7 @@ func (s *Store) closeFiles() (err error) {
 
 // Why a token gives nothing. Check wraps them; compare by errors.Is.
 var (
-	// ErrForged is about text that is no token, one that was changed, or one signed by another key.
+	// ErrForged is about text that is not a token, one that was changed, or one signed by another key.
 	ErrForged = errors.New("the preview's token is not genuine")
 	// ErrExpired is about a genuine token whose time is over.
 	ErrExpired = errors.New("the preview has expired; make a new one")

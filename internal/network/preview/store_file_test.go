@@ -121,10 +121,25 @@ func TestStoreIsPrivate(t *testing.T) {
 	}
 }
 
+// TestStoreBehindLink: the files beside it are beside what the link leads to.
+func TestStoreBehindLink(t *testing.T) {
+	folder, link := t.TempDir(), filepath.Join(t.TempDir(), "previews.db")
+	if err := os.Symlink(filepath.Join(folder, "target.db"), link); err != nil {
+		t.Skip(err)
+	}
+	s := openStore(t, link, Options{})
+	create(t, s, "dev", 80, 0)
+	for _, name := range []string{"target.db", "target.db-wal", "target.db-shm"} {
+		if info, err := os.Stat(filepath.Join(folder, name)); err != nil || !isPrivate(info) {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+}
+
 func TestStoreRefuses(t *testing.T) {
 	database := func(statement string) func(path string) error {
 		return func(path string) error {
-			db, err := sql.Open("sqlite", path)
+			db, err := sql.Open("sqlite3", path)
 			if err != nil {
 				return err
 			}

@@ -31,7 +31,7 @@ const TokenLength = 63
 // It is a constant that Go cannot write as one.
 var labelEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding)
 
-// A Token is what the text in a link says. Its zero value is no token of anything.
+// A Token is what the text in a link says. Its zero value is not a valid token.
 type Token struct {
 	// Identity is a digest of the VM's name and ID, see IdentityOf.
 	Identity [8]byte

@@ -1,4 +1,4 @@
-// Package reach is how the host, and programs that are not the guest's, reach into a VM: which ports who may use (Access), connections to and
+// Package reach leads the host, and programs other than the guest's, into a VM: who may use which ports (Access), connections to and
 // from the guest's loopback interface, HTTP requests to servers there, and sockets of the host that the guest is given.
 package reach
 

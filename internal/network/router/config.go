@@ -65,7 +65,7 @@ type Network struct {
 	SendLimit    int64 `json:"sendLimit,omitempty"`
 	ReceiveLimit int64 `json:"receiveLimit,omitempty"`
 	// Limits bound what the guest can hold open at once. Default: those of nat.Limits.
-	Limits nat.Limits `json:"-"`
+	Limits nat.Limits `json:"limits,omitzero"`
 
 	// Capture receives every Ethernet frame of the guest, as a pcap file. When it fails or is too slow, frames are missing in the
 	// capture, none in the network. Default: no capture.
@@ -186,6 +186,9 @@ func (n Network) validate() error {
 	}
 	if n.SendLimit < 0 || n.ReceiveLimit < 0 {
 		return fmt.Errorf("network limit of %d bytes a second: want a positive number, or 0 for none", min(n.SendLimit, n.ReceiveLimit))
+	}
+	if err := n.Limits.Check(); err != nil {
+		return err
 	}
 	if err := checkSubnet(n.Subnet); err != nil {
 		return err

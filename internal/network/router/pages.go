@@ -38,15 +38,32 @@ func (p *statusServer) index() answer {
 	return answer{text, map[string]any{"pages": list}}
 }
 
-// statusPolicy is the JSON of /policy.
-type statusPolicy struct {
-	Mode    string      `json:"mode"`
-	Allow   []string    `json:"allow"`
-	Named   []string    `json:"allowSNI"`
-	Deny    []string    `json:"deny"`
-	Listen  statusPorts `json:"listen"`              // network.listen
-	Connect statusPorts `json:"connect"`             // network.connect
-	Exempt  []uint16    `json:"loopbackExemptPorts"` // ports that outsiders may reach
+func (p *statusServer) policy() answer {
+	rules, ports := p.router.gate.Policy(), p.router.config.Ports
+	listen, connect := ports.Access.Listen, ports.Access.Connect
+	shown := map[string]any{
+		"mode":                string(rules.Effective()),
+		"listen":              statusPorts{spell(listen.Allow), spell(listen.Deny)},   // network.listen
+		"connect":             statusPorts{spell(connect.Allow), spell(connect.Deny)}, // network.connect
+		"loopbackExemptPorts": ports.Exempted(),                                       // ports that outsiders may reach
+	}
+	for _, list := range rules.Lists() {
+		shown[list.JSON] = spell(*list.Rules)
+	}
+	text := func(w io.Writer) {
+		fmt.Fprintf(w, "mode %s\n", rules.Effective())
+		for _, list := range rules.Lists() {
+			writeLines(w, list.Name, *list.Rules)
+		}
+		writeLines(w, "network.listen allow", listen.Allow)
+		writeLines(w, "network.listen deny", listen.Deny)
+		writeLines(w, "network.connect allow", connect.Allow)
+		writeLines(w, "network.connect deny", connect.Deny)
+		for _, port := range ports.Exempted() {
+			fmt.Fprintf(w, "exempt %d\n", port)
+		}
+	}
+	return answer{text, shown}
 }
 
 type statusPorts struct {
@@ -54,33 +71,9 @@ type statusPorts struct {
 	Deny  []string `json:"deny"`
 }
 
-func (p *statusServer) policy() answer {
-	rules, ports := p.router.gate.Policy(), p.router.config.Ports
-	listen, connect := ports.Access.Listen, ports.Access.Connect
-	shown := statusPolicy{
-		Mode: string(rules.Effective()), Allow: spell(rules.Allow), Named: spell(rules.AllowSNI), Deny: spell(rules.Deny),
-		Listen: statusPorts{spell(listen.Allow), spell(listen.Deny)}, Connect: statusPorts{spell(connect.Allow), spell(connect.Deny)},
-		Exempt: ports.Exempted(),
-	}
-	return answer{shown.write, shown}
-}
-
-func (s statusPolicy) write(w io.Writer) {
-	fmt.Fprintf(w, "mode %s\n", s.Mode)
-	lines := func(what string, list []string) {
-		for _, one := range list {
-			fmt.Fprintf(w, "%s %s\n", what, one)
-		}
-	}
-	lines("allow", s.Allow)
-	lines("allow-sni", s.Named)
-	lines("deny", s.Deny)
-	lines("network.listen allow", s.Listen.Allow)
-	lines("network.listen deny", s.Listen.Deny)
-	lines("network.connect allow", s.Connect.Allow)
-	lines("network.connect deny", s.Connect.Deny)
-	for _, port := range s.Exempt {
-		fmt.Fprintf(w, "exempt %d\n", port)
+func writeLines[T fmt.Stringer](w io.Writer, what string, list []T) {
+	for _, one := range list {
+		fmt.Fprintf(w, "%s %s\n", what, one)
 	}
 }
 

@@ -84,8 +84,8 @@ func TestPage(t *testing.T) {
 			"mode allowlist\nallow example.com:443\nnetwork.listen allow 3000-3999\nnetwork.connect deny 25\nexempt 3000\nexempt 3001\n",
 		},
 		{
-			"GET", "/policy?format=json", "", 200, `{"mode":"allowlist","allow":["example.com:443"],"allowSNI":[],"deny":[],"listen":{"allow":["3000-3999"],"deny":[]},` +
-				`"connect":{"allow":[],"deny":["25"]},"loopbackExemptPorts":[3000,3001]}`,
+			"GET", "/policy?format=json", "", 200, `{"allow":["example.com:443"],"allowPrivate":[],"allowSNI":[],"connect":{"allow":[],"deny":["25"]},"deny":[],` +
+				`"listen":{"allow":["3000-3999"],"deny":[]},"loopbackExemptPorts":[3000,3001],"mode":"allowlist"}`,
 		},
 		{"GET", "/limits", "", 200, "\nforwards 1 64 listeners 0\n"},
 		{"GET", "/limits.json", "", 200, `{"name":"local connections","unit":"connections","maximum":256,"used":0,"refused":0}`},

@@ -2,6 +2,7 @@ package router
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -46,5 +47,31 @@ func TestNetworkWithin(t *testing.T) {
 	}
 	if err := (Network{}).Within(Network{Disabled: true}); err == nil {
 		t.Error("a network is within none")
+	}
+}
+
+// TestWithinKnowsEachField fails for a new field of Network until it is said whether a VM reaches more by it.
+func TestWithinKnowsEachField(t *testing.T) {
+	reaches := map[string]Network{
+		"Policy": {Policy: egress.Policy{Mode: egress.Open}}, "HostPorts": {HostPorts: []uint16{22}}, "Networks": {Networks: []string{"db"}}, "Proxy": {Proxy: "http://proxy.test:3128"},
+		"Hosts": {Hosts: []egress.Host{{Name: "db.test", Addr: netip.MustParseAddr("192.0.2.7")}}}, "Resolvers": {Resolvers: []netip.AddrPort{netip.MustParseAddrPort("9.9.9.9:53")}},
+	}
+	own := map[string]string{
+		"Disabled": "reaches nothing", "Forwards": "lead into the VM", "Search": "completes names that are looked up anyway", "Member": "what others call it",
+		"Subnet": "its card", "Address": "its card", "MAC": "its card", "DisableIPv6": "its card", "MTU": "its card",
+		"SendLimit": "how much", "ReceiveLimit": "how much", "Limits": "how many, and all of it in the host's memory for the VM",
+		"Capture": "watches", "Audit": "watches", "AuditProcesses": "watches", "Dial": "of this process", "Listen": "of this process",
+	}
+	for i := range reflect.TypeFor[Network]().NumField() {
+		name := reflect.TypeFor[Network]().Field(i).Name
+		n, reaching := reaches[name]
+		switch {
+		case reaching == (own[name] != ""):
+			t.Errorf("%s: does a VM reach more by it? Within has to know, and this test", name)
+		case reaching && n.Within(Network{}) == nil:
+			t.Errorf("%s: a VM reaches more by it, and Within says nothing", name)
+		case reaching && n.Limited(Network{}).Within(Network{}) != nil:
+			t.Errorf("%s is not limited", name)
+		}
 	}
 }

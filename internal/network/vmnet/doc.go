@@ -1,4 +1,4 @@
-// Package vmnet has the networks of VMs: VMs that join one reach each other by name, and nobody else does.
+// Package vmnet implements the networks of VMs: VMs that join one reach each other by name, and no other VM does.
 //
 //	guest ─ its own Ethernet ─► nat ─► egress ─► Member.Dial ══ Unix socket ══► Member.Serve ─► nat ─ another Ethernet ─► guest
 //

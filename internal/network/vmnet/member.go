@@ -180,7 +180,7 @@ func (m *Member) handle(p place, conn *net.UnixConn) {
 	err := first.receiveMessage(&h)
 	<-m.pending
 	if err != nil || subtle.ConstantTimeCompare([]byte(h.Key), []byte(p.Key)) != 1 {
-		return // also of who only looks whether somebody is there
+		return // also a process that only looks whether a member is there
 	}
 	_ = conn.SetDeadline(time.Time{})
 	s := newStream(conn, h.Protocol, netip.AddrPortFrom(p.own, h.Port), h.From)
@@ -242,7 +242,7 @@ func (m *Member) Lookup(name string) (list []netip.Addr) {
 	return list
 }
 
-// Names returns the names of an address: VM and VM.NETWORK. It does not say whether somebody is there.
+// Names returns the names of an address: VM and VM.NETWORK. It does not say whether a member is there.
 func (m *Member) Names(a netip.Addr) []string {
 	p, found := m.placeOf(a)
 	if !found {

@@ -208,7 +208,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestKilled: a socket without a process is nobody's, the VM keeps its address, and another one can have it when there is no other left.
+// TestKilled: a socket without a process belongs to no member, the VM keeps its address, and another one can have it when there is no other left.
 func TestKilled(t *testing.T) {
 	s := lab(t)
 	web := join(t, s, "web", "lab")
@@ -267,7 +267,7 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// TestSilent: a client that sends no header costs nobody else anything, and does not outlive the member.
+// TestSilent: a client that sends no header costs no other member anything, and does not outlive the member.
 func TestSilent(t *testing.T) {
 	s := lab(t)
 	web := join(t, s, "web", "lab")

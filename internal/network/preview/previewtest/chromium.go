@@ -1,4 +1,4 @@
-// Package previewtest has a real browser look at previews, for tests of several packages. It is for tests only.
+// Package previewtest opens previews in a real browser, for tests of several packages. It is for tests only.
 package previewtest
 
 import (
