@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -20,13 +21,13 @@ import (
 )
 
 // MountShare mounts one more share; see guestrpc.Handler.
-func (s *Supervisor) MountShare(m guestrpc.Mount) error {
+func (s *Supervisor) MountShare(m guestrpc.Mount, now time.Time) error {
 	s.starting.Lock()
 	defer s.starting.Unlock()
 	if err := checkMountPoint(m.Target); err != nil {
 		return err
 	}
-	if err := mountShare(m, s.upper); err != nil {
+	if err := mountShare(m, s.upper, now); err != nil {
 		return err
 	}
 	s.shares.mounted = append(s.shares.mounted, m)

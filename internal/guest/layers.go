@@ -35,7 +35,7 @@ import (
 const (
 	layersDir      = "cow"
 	baseAttribute  = "trusted.agentvm.base"
-	beganAttribute = "trusted.agentvm.began" // of a layer: nanoseconds since 1970, 8 bytes
+	beganAttribute = "trusted.agentvm.began" // of a layer: nanoseconds since 1970 by the host's clock, 8 bytes
 	applyAttribute = "trusted.agentvm.apply" // of a layer that the host is applying, or was when it was killed: a random number, 8 bytes
 	// opaqueAttribute is overlayfs's, see Linux's Documentation/filesystems/overlayfs.rst. Its value is y.
 	opaqueAttribute = "trusted.overlay.opaque"
@@ -48,7 +48,7 @@ func (u upper) layerPath(target string) string {
 }
 
 // mountCopyOnWrite mounts a share below its layer.
-func mountCopyOnWrite(m guestrpc.Mount, u upper) error {
+func mountCopyOnWrite(m guestrpc.Mount, u upper, now time.Time) error {
 	if u.dir == nil {
 		return errors.New("there is no writable layer for copy-on-write shares")
 	}
@@ -61,7 +61,7 @@ func mountCopyOnWrite(m guestrpc.Mount, u upper) error {
 		return err
 	}
 	defer func() { _ = syscall.Unmount(lower, noFollow|detachNow) }() // the overlay has its own reference
-	if err := beginLayer(dir, lower); err != nil {
+	if err := beginLayer(dir, lower, now); err != nil {
 		return err
 	}
 	// A directory of the host cannot be renamed but by a copy (EXDEV), as in containers, so that each entry of a layer stands for itself.
@@ -72,8 +72,9 @@ func mountCopyOnWrite(m guestrpc.Mount, u upper) error {
 	return nil
 }
 
-// beginLayer makes the layer's directories where they are missing. Its root has the permissions of the host's directory.
-func beginLayer(dir, lower string) error {
+// beginLayer makes the layer's directories where they are missing. Its root has the permissions of the host's directory. When it began is compared
+// with times of the host's files, so the host says it: this machine's clock is set late, drifts, and is whatever a program sets.
+func beginLayer(dir, lower string, now time.Time) error {
 	if err := os.MkdirAll(dir+"/work", 0o700); err != nil {
 		return err
 	}
@@ -92,7 +93,10 @@ func beginLayer(dir, lower string) error {
 	if _, err := unix.Lgetxattr(dir, beganAttribute, make([]byte, 8)); err == nil {
 		return nil
 	}
-	return setBegan(dir, time.Now())
+	if now.IsZero() { // a host of an earlier version
+		now = time.Now()
+	}
+	return setBegan(dir, now)
 }
 
 func setBegan(dir string, t time.Time) error {
@@ -232,7 +236,7 @@ func (rootLayer) Next() ([]guestrpc.LayerEntry, error)          { return nil, er
 func (rootLayer) Open(string) (guestrpc.FileHandler, error)     { return nil, errRootLayer }
 func (rootLayer) Begin(uint64) error                            { return errRootLayer }
 func (rootLayer) Settle([]guestrpc.LayerEntry, time.Time) error { return errRootLayer }
-func (rootLayer) Discard([]string) error                        { return errRootLayer }
+func (rootLayer) Discard([]string, time.Time) error             { return errRootLayer }
 
 // entry says what a file of the layer stands for. A character device 0:0 says that the name is removed.
 func (l *layer) entry(name string, info guestrpc.FileInfo) guestrpc.LayerEntry {
@@ -300,7 +304,7 @@ func (l *layer) Settle(entries []guestrpc.LayerEntry, began time.Time) error {
 }
 
 // Discard unmounts the share, changes the layer, and mounts the share again: overlayfs does not see changes below it.
-func (l *layer) Discard(paths []string) (err error) {
+func (l *layer) Discard(paths []string, now time.Time) (err error) {
 	for _, name := range paths {
 		if err := checkLayerPath(name); err != nil {
 			return err
@@ -320,7 +324,7 @@ func (l *layer) Discard(paths []string) (err error) {
 	case err != nil && err != syscall.EINVAL: // a program has unmounted it
 		return &os.PathError{Op: "unmount", Path: m.Target, Err: err}
 	}
-	defer func() { err = errors.Join(err, mountShare(m, s.upper)) }()
+	defer func() { err = errors.Join(err, mountShare(m, s.upper, now)) }()
 	if len(paths) == 0 {
 		return os.RemoveAll(s.upper.layerPath(m.Target))
 	}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -23,12 +22,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/u-root/u-root/pkg/cpio"
 
 	"agentvm/images"
 	"agentvm/images/storetest"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/test/qemutest"
 )
@@ -58,7 +57,7 @@ func bootMachine(t *testing.T, root string, arguments ...string) *qemuMachine {
 		t.Fatal(err)
 	}
 	m.write(t, "kernel", image)
-	m.write(t, "initramfs", initramfs(t))
+	m.write(t, "initramfs", firstRoot(t))
 	args := []string{
 		"-M", "virt", "-m", fmt.Sprint(machineMemory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", m.path("kernel"), "-initrd", m.path("initramfs"),
@@ -112,19 +111,13 @@ func (m *qemuMachine) off(t *testing.T) string {
 	return m.console.String()
 }
 
-func initramfs(t testing.TB) []byte {
+func firstRoot(t testing.TB) []byte {
 	t.Helper()
 	program, err := supervisor.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var archive bytes.Buffer
-	w := cpio.Newc.Writer(&archive)
-	records := []cpio.Record{cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1), cpio.CharDev("dev/null", 0o666, 1, 3), cpio.StaticFile("init", string(program), 0o755)}
-	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {
-		t.Fatal(err)
-	}
-	return archive.Bytes()
+	return initramfs.Of(program)
 }
 
 func dial(t *testing.T, m *qemuMachine) *guestrpc.Client {
@@ -152,18 +145,21 @@ func TestMachine(t *testing.T) {
 	store := t.TempDir()
 	image := storetest.Fill(t, store)
 	alpine := image.Name != images.BuiltinName
-	share, readOnly := t.TempDir(), t.TempDir()
+	share, readOnly, copied := t.TempDir(), t.TempDir(), t.TempDir()
 	if err := os.WriteFile(share+"/greeting", []byte("hello from the host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	bulk := t.TempDir() + "/bulk"
-	m := bootMachine(t, storetest.RawDisk(t, store, image), append(append(bulkArguments(bulk), qemutest.Shares(t, machineMemory, share, readOnly)...),
+	m := bootMachine(t, storetest.RawDisk(t, store, image), append(append(bulkArguments(bulk), qemutest.Shares(t, machineMemory, share, readOnly, copied)...),
 		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")...)
 	c := dial(t, m)
 	t.Cleanup(func() { _ = c.Close() }) // of whichever is the last one
+	started := time.Now()
 	info, err := c.Start(t.Context(), guestrpc.StartParams{
-		Time: time.Now(), Hostname: "box", Env: []string{"BASE=1"},
-		Mounts:      []guestrpc.Mount{{Tag: "share0", Target: "/mnt/host"}, {Tag: "share1", Target: "/mnt/fixed", ReadOnly: true}},
+		Time: started, Hostname: "box", Env: []string{"BASE=1"},
+		Mounts: []guestrpc.Mount{
+			{Tag: "share0", Target: "/mnt/host"}, {Tag: "share1", Target: "/mnt/fixed", ReadOnly: true}, {Tag: "share2", Target: "/mnt/copied", ReadOnly: true, CopyOnWrite: true},
+		},
 		Network:     qemuNetwork(),
 		UnixSockets: []guestrpc.UnixSocket{{Path: "/run/host/s", ID: "backwards", Mode: 0o600}, {Path: "/run/host/denied", ID: "other"}},
 		Connect:     hostSocket(t), CACertificate: []byte("-----BEGIN CERTIFICATE-----\nours\n-----END CERTIFICATE-----\n"),
@@ -231,6 +227,13 @@ func TestMachine(t *testing.T) {
 	t.Run("network", func(t *testing.T) { testNetwork(t, c) })
 	t.Run("sockets", func(t *testing.T) { testSockets(t, c, alpine) })
 	t.Run("files", func(t *testing.T) { testFiles(t, c, bulk) })
+	t.Run("layer begins by the host's clock", func(t *testing.T) {
+		l, err := dialFiles(t, bulk).Layer(t.Context(), "/mnt/copied")
+		if err != nil || !l.State().Began.Equal(started) {
+			t.Errorf("%+v, %v; started at %v", l.State(), err, started)
+		}
+		_ = l.Close()
+	})
 	t.Run("local connections", func(t *testing.T) { testLocalTCP(t, c, alpine) })
 	t.Run("sockets of the host", func(t *testing.T) { testHostSocket(t, c, alpine) })
 	t.Run("certificate", func(t *testing.T) {

@@ -28,8 +28,8 @@ type shares struct {
 }
 
 // replace unmounts the shares and mounts list. With anew the host's servers are new, so that even an unchanged share is mounted
-// again.
-func (s *shares) replace(list []guestrpc.Mount, anew bool, u upper) error {
+// again. now is as for mountShare.
+func (s *shares) replace(list []guestrpc.Mount, anew bool, u upper, now time.Time) error {
 	if !anew && slices.Equal(s.mounted, list) {
 		return nil
 	}
@@ -44,7 +44,7 @@ func (s *shares) replace(list []guestrpc.Mount, anew bool, u upper) error {
 		time.Sleep(nameTime)
 	}
 	for _, m := range list {
-		if err := mountShare(m, u); err != nil {
+		if err := mountShare(m, u, now); err != nil {
 			return err
 		}
 		s.mounted = append(s.mounted, m)
@@ -66,8 +66,8 @@ func unmountShare(target string) (used bool) {
 	return used
 }
 
-// mountShare mounts one of the host's directories.
-func mountShare(m guestrpc.Mount, u upper) error {
+// mountShare mounts one of the host's directories. A layer that begins with it counts from now, of the host's clock; zero: from the guest's time.
+func mountShare(m guestrpc.Mount, u upper, now time.Time) error {
 	if !strings.HasPrefix(m.Target, "/") {
 		return &capnprpc.Error{Kind: capnprpc.KindInvalid, Errno: errno.EINVAL, Message: "mount target " + strconv.Quote(m.Target) + " is not an absolute path"}
 	}
@@ -75,7 +75,7 @@ func mountShare(m guestrpc.Mount, u upper) error {
 		return err
 	}
 	if m.CopyOnWrite {
-		return mountCopyOnWrite(m, u)
+		return mountCopyOnWrite(m, u, now)
 	}
 	flags := uintptr(syscall.MS_NODEV)
 	if m.ReadOnly {

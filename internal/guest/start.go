@@ -59,7 +59,7 @@ func (s *Supervisor) Start(p guestrpc.StartParams, log func(slog.Level, string))
 		}
 		s.upper.confirm("/etc/hosts", machineID, machineIDDBus)
 	}
-	if err := s.shares.replace(p.Mounts, p.Restored != nil, s.upper); err != nil {
+	if err := s.shares.replace(p.Mounts, p.Restored != nil, s.upper, p.Time); err != nil {
 		return guestrpc.GuestInfo{}, err
 	}
 	for _, dir := range p.Directories {

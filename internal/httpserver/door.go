@@ -42,7 +42,9 @@ type Door struct {
 	// Metrics count the answers. nil: nothing is counted.
 	Metrics *Metrics
 	// Audit receives each request when it has been answered. nil: none.
-	Audit   func(Record)
+	Audit func(Record)
+	// Path is a request's path in the audit, without what is secret in it. nil: all of it.
+	Path    func(r *http.Request) string
 	Handler http.Handler
 
 	places *Places
@@ -84,8 +86,21 @@ func (d Door) Open() http.Handler {
 // Passing returns a handler for requests that lead into a VM, whose guest decides about them: they are counted and audited, and asked for nothing.
 func (d Door) Passing(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		d.note(w, r, func(answer *statusWriter, _ *string) { h.ServeHTTP(answer, r) })
+		d.note(w, r, func(answer *statusWriter, name *string) {
+			named := r.WithContext(context.WithValue(r.Context(), auditedKey{}, name))
+			defer func() { r.Pattern = named.Pattern }()
+			h.ServeHTTP(answer, named)
+		})
 	})
+}
+
+type auditedKey struct{}
+
+// AuditedAs names who has sent a request that passes. The handler calls it before it returns.
+func AuditedAs(r *http.Request, name string) {
+	if audited, ok := r.Context().Value(auditedKey{}).(*string); ok {
+		*audited = name
+	}
 }
 
 func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
@@ -95,6 +110,9 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
 // note counts and audits the answer that do gives, and whose name do puts into name.
 func (d *Door) note(w http.ResponseWriter, r *http.Request, do func(answer *statusWriter, name *string)) {
 	began, path := time.Now(), r.URL.Path // which handlers may change
+	if d.Path != nil {
+		path = d.Path(r)
+	}
 	answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
 	name := ""
 	defer func() { // also when a handler aborts the answer

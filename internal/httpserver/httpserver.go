@@ -1,4 +1,4 @@
-// Package httpserver has what the servers for clients of the host have in common: where they listen, who their clients are, what a client can
+// Package httpserver is the common part of the servers for clients of the host: where they listen, who their clients are, what a client can
 // hold, and how they end.
 package httpserver
 

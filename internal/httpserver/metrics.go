@@ -2,10 +2,10 @@ package httpserver
 
 import (
 	"cmp"
-	"fmt"
-	"io"
+	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,11 +14,17 @@ import (
 // Metrics count the answers of a server, for Prometheus. The zero value is ready, and must not be copied.
 type Metrics struct {
 	mu     sync.Mutex
-	counts map[string]uint64  // by labels
-	times  map[string]float64 // seconds
+	counts map[answered]uint64
+	times  map[answered]float64 // seconds
 }
 
-// count notes an answer to a request of a pattern of http.ServeMux. The labels are the server's own words: a client cannot make new ones.
+// answered has the labels by which answers are counted: the server's own words, so a client cannot make new ones.
+type answered struct {
+	method, route string
+	status        int
+}
+
+// count notes an answer to a request of a pattern of http.ServeMux.
 func (m *Metrics) count(pattern string, status int, took time.Duration) {
 	if m == nil {
 		return
@@ -27,34 +33,33 @@ func (m *Metrics) count(pattern string, status int, took time.Duration) {
 	if !found {
 		method, path = "", cmp.Or(pattern, "none")
 	}
-	labels := fmt.Sprintf(`method=%q,route=%q,status="%d"`, method, path, status)
+	labels := answered{method, path, status}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.counts == nil {
-		m.counts, m.times = map[string]uint64{}, map[string]float64{}
+		m.counts, m.times = map[answered]uint64{}, map[answered]float64{}
 	}
 	m.counts[labels]++
 	m.times[labels] += took.Seconds()
 }
 
-// ServeHTTP answers with the counts, in Prometheus's text format, version 0.0.4.
+// ServeHTTP answers with the counts.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	var e Exposition
+	m.Expose(&e)
+	e.Write(w)
+}
+
+// Expose adds the counts.
+func (m *Metrics) Expose(e *Exposition) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	labels := make([]string, 0, len(m.counts))
-	for l := range m.counts {
-		labels = append(labels, l)
+	order := func(a, b answered) int {
+		return cmp.Or(cmp.Compare(a.method, b.method), cmp.Compare(a.route, b.route), cmp.Compare(a.status, b.status))
 	}
-	slices.Sort(labels)
-	var b strings.Builder
-	b.WriteString("# HELP agentvm_http_requests_total Requests that were answered.\n# TYPE agentvm_http_requests_total counter\n")
-	for _, l := range labels {
-		fmt.Fprintf(&b, "agentvm_http_requests_total{%s} %d\n", l, m.counts[l])
+	for _, l := range slices.SortedFunc(maps.Keys(m.counts), order) {
+		labels := []string{"method", l.method, "route", l.route, "status", strconv.Itoa(l.status)}
+		e.Add(Counter, "agentvm_http_requests_total", "Requests that were answered.", float64(m.counts[l]), labels...)
+		e.Add(Counter, "agentvm_http_seconds_total", "Time until their answers were complete.", m.times[l], labels...)
 	}
-	b.WriteString("# HELP agentvm_http_seconds_total Time until their answers were complete.\n# TYPE agentvm_http_seconds_total counter\n")
-	for _, l := range labels {
-		fmt.Fprintf(&b, "agentvm_http_seconds_total{%s} %g\n", l, m.times[l])
-	}
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	_, _ = io.WriteString(w, b.String())
 }

@@ -6,6 +6,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // isRemote reports whether a source of ADD is on another host.
@@ -17,7 +18,7 @@ func isRemote(name string) bool {
 }
 
 // scpLike is git's form user@host:path (git-clone(1), "GIT URLS").
-var scpLike = regexp.MustCompile(`^[a-zA-Z0-9_-]+@[a-zA-Z0-9.-]+:[^#]`)
+var scpLike = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-zA-Z0-9_-]+@[a-zA-Z0-9.-]+:[^#]`) })
 
 // gitSource is a git repository that ADD names: URL#ref:folder or URL?ref=ref&subdir=folder.
 type gitSource struct{ repository, ref, folder string }
@@ -28,7 +29,7 @@ func gitRepository(source string) (g gitSource, ok bool) {
 	rest, fragment, _ := strings.Cut(source, "#")
 	g.repository = rest
 	g.ref, g.folder, _ = strings.Cut(fragment, ":")
-	if scpLike.MatchString(source) {
+	if scpLike().MatchString(source) {
 		return g, true
 	}
 	at, err := url.Parse(rest)

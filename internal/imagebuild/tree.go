@@ -183,7 +183,7 @@ func (t *tree) glob(pattern string) ([]string, error) {
 	}), nil
 }
 
-// readContext reads which files a directory has that ignore does not leave out. Links are kept as links, and lead out of nowhere: the
+// readContext lists the files of a directory that ignore does not leave out. Links are kept as links, and lead out of nowhere: the
 // directory is an os.Root.
 func readContext(ctx context.Context, root *os.Root, ignore []string) (*tree, error) {
 	matcher, err := patternmatcher.New(ignore)

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -133,7 +134,13 @@ func bytesOf(text string) (float64, error) {
 	return float64(n), err
 }
 
-func secondsOf(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
+// largerNumber is larger for a Number, of which 0 means the default.
+func largerNumber(standard int) beyond {
+	return larger(strconv.Itoa(standard), func(text string) (float64, error) {
+		n, err := strconv.Atoi(text)
+		return float64(cmp.Or(n, standard)), err
+	})
+}
 
 // noLimit is the time-out of a file that names none.
 const noLimit = "no limit"

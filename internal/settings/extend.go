@@ -6,8 +6,9 @@ import (
 	"maps"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
+
+	"agentvm/internal/host/tomlfile"
 )
 
 // Extend returns the text of a project file with more in its [network]: add's mode, when it has one, takes the place of the
@@ -123,7 +124,7 @@ type key struct {
 
 func (e *extension) edit() error {
 	keys := []key{
-		{name: "mode", value: strconv.Quote(e.add.Mode)},
+		{name: "mode", value: tomlfile.Quote(e.add.Mode)},
 		{name: "allow", items: quoted(e.add.Allow)},
 		{name: "deny", items: quoted(e.add.Deny)},
 		{name: "host-ports", items: e.add.HostPorts},
@@ -137,20 +138,18 @@ func (e *extension) edit() error {
 	case !there:
 		e.newTable(keys)
 		return nil
-	case !strings.HasPrefix(e.text[table.key:], "["):
+	case !table.Header:
 		return e.file.Errorf("network", -1, "network is not a table of its own, as in [network], so that nothing is added to it: do it by hand")
 	}
 	for _, k := range keys {
-		if err := e.change(k, table); err != nil {
-			return err
-		}
+		e.change(k, table)
 	}
 	return nil
 }
 
 func quoted(list []string) (texts []string) {
 	for _, one := range list {
-		texts = append(texts, strconv.Quote(one))
+		texts = append(texts, tomlfile.Quote(one))
 	}
 	return texts
 }
@@ -189,102 +188,64 @@ func (e *extension) newTable(keys []key) {
 func (e *extension) insert(at int, text string) { e.edits = append(e.edits, edit{at, at, text}) }
 
 // change adds to a key's value, or adds the key.
-func (e *extension) change(k key, table place) error {
+func (e *extension) change(k key, table tomlfile.Entry) {
 	p, there := e.file.places["network."+k.name]
 	switch {
 	case !there:
 		e.assign(k, table)
-	case len(k.items) > 0 && strings.HasPrefix(e.text[p.value:], "["):
-		e.extend(p.value, k.items)
-	case len(k.items) == 0 && p.value < len(e.text):
-		s := scanner{text: e.text, at: p.value}
-		s.step() // a text, or it would not have been read
-		e.edits = append(e.edits, edit{p.value, s.at, k.value})
+	case len(k.items) > 0:
+		e.extend(p, k.items)
 	default:
-		return e.file.Errorf("network."+k.name, -1, "%s cannot be changed where it is: do it by hand", k.name)
+		e.edits = append(e.edits, edit{p.Value.At, p.Value.End, k.value})
 	}
-	return nil
 }
 
 // assign adds a key below the table's header.
-func (e *extension) assign(k key, table place) {
-	if i := strings.IndexByte(e.text[table.key:], '\n'); i >= 0 {
-		e.insert(table.key+i+1, k.assignment(e.line))
+func (e *extension) assign(k key, table tomlfile.Entry) {
+	if i := strings.IndexByte(e.text[table.At:], '\n'); i >= 0 {
+		e.insert(table.At+i+1, k.assignment(e.line))
 		return
 	}
 	e.insert(len(e.text), e.line+k.assignment(e.line))
 }
 
 // extend adds elements behind the last one of an array, on lines of their own if its bracket is on one.
-func (e *extension) extend(at int, items []string) {
-	a := e.array(at)
+func (e *extension) extend(array tomlfile.Entry, items []string) {
+	last, bracket := array.Value.At+1, array.Value.End-1
 	separator := ""
-	if a.elements && !a.comma {
-		separator = ","
+	if n := len(array.Items); n > 0 {
+		last = array.Items[n-1].End
+		if comma := tomlfile.Blank(e.text, last); e.text[comma] == ',' {
+			last = comma + 1
+		} else {
+			separator = ","
+		}
 	}
-	if !strings.Contains(e.text[a.last:a.close], "\n") {
-		if a.elements {
+	if !strings.Contains(e.text[last:bracket], "\n") {
+		if len(array.Items) > 0 {
 			separator += " "
 		}
-		e.insert(a.last, separator+strings.Join(items, ", "))
+		e.insert(last, separator+strings.Join(items, ", "))
 		return
 	}
 	if separator != "" {
-		e.insert(a.last, separator)
+		e.insert(last, separator)
 	}
-	behind := a.last + strings.IndexByte(e.text[a.last:], '\n') // a comment of the last element stays with it
+	behind := last + strings.IndexByte(e.text[last:], '\n') // a comment of the last element stays with it
 	behind = len(strings.TrimSuffix(e.text[:behind], "\r"))
 	text := ""
 	for _, item := range items {
-		text += e.line + e.indent(a) + item + ","
+		text += e.line + e.indent(array) + item + ","
 	}
 	e.insert(behind, text)
 }
 
-// array is where an array's parts are.
-type array struct {
-	last     int  // behind its last element or comma, or its opening bracket
-	close    int  // its closing bracket
-	elements bool // it has some
-	comma    bool // its last part is a comma
-	first    int  // its first element
-}
-
-func (e *extension) array(at int) array {
-	a := array{last: at + 1, close: len(e.text), first: -1}
-	s := scanner{text: e.text, at: at + 1}
-	for depth := 1; s.at < len(s.text); {
-		before := s.at
-		switch c := s.text[s.at]; {
-		case c == '#':
-			s.line()
-			continue
-		case strings.IndexByte(" \t\r\n", c) >= 0:
-			s.at++
-			continue
-		case c == '[' || c == '{':
-			depth++
-		case c == ']' || c == '}':
-			if depth--; depth == 0 {
-				a.close = before
-				return a
-			}
-		}
-		a.comma = depth == 1 && s.text[before] == ','
-		if a.first < 0 {
-			a.first = before
-		}
-		s.step()
-		a.last, a.elements = s.at, true
-	}
-	return a
-}
-
 // indent returns the white space before the first element, if it has a line of its own.
-func (e *extension) indent(a array) string {
-	if a.first >= 0 {
-		start := strings.LastIndexByte(e.text[:a.first], '\n') + 1
-		if space := e.text[start:a.first]; strings.Trim(space, " \t") == "" {
+func (e *extension) indent(array tomlfile.Entry) string {
+	if len(array.Items) > 0 {
+		first := array.Items[0].At
+		start := strings.LastIndexByte(e.text[:first], '\n') + 1
+		if space := e.text[start:first]; strings.Trim(space, " \t") == "" {
 			return space
 		}
 	}

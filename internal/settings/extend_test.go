@@ -38,6 +38,9 @@ func TestExtend(t *testing.T) {
 		{
 			"lines that end with CR LF", "[network]\r\nallow = [\r\n\t\"x\",\r\n]\r\n", "[network]\r\nallow = [\r\n\t\"x\",\r\n\t\"a\",\r\n]\r\n", Network{Allow: []string{"a"}},
 		},
+		{
+			"a comma behind a comment", "[network]\nallow = [\"x\" # [,\n,# y,\n]\n", "[network]\nallow = [\"x\" # [,\n,# y,\n    \"a\",\n]\n", Network{Allow: []string{"a"}},
+		},
 		{"nothing new", "[network] # x\nallow = [\"a\"]\n", "[network] # x\nallow = [\"a\"]\n", Network{Allow: []string{"a"}}},
 		{"the other spelling", "[network]\nhost_ports = [1,2]\n", "[network]\nhost_ports = [1,2, 3]\n", Network{HostPorts: []string{"2", "3"}}},
 		{"inline, and nothing to do", "network = {mode = \"none\"}\n", "network = {mode = \"none\"}\n", Network{Mode: "none"}},

@@ -8,9 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
-	"github.com/BurntSushi/toml"
+	"agentvm/internal/host/tomlfile"
 )
 
 // File is a project file.
@@ -22,7 +21,7 @@ type File struct {
 	Sidecars []Sidecar // for VMs that live on
 
 	text   []byte // nil: not parsed
-	places map[string]place
+	places map[string]tomlfile.Entry
 }
 
 // Value returns the value of a key that is no list; "" when the file does not set it.
@@ -39,11 +38,11 @@ type entry struct {
 	value       any
 }
 
-// entries returns what the file sets in the order of All, without empty lists, and false for switches.
+// entries returns what the file sets in the order of All, without empty lists, false for switches and 0, which is a default.
 func (f *File) entries() (list []entry) {
 	for _, s := range All() {
 		values := f.Values[s.Key]
-		if s.FlagOnly || len(values) == 0 || values[0] == "" || s.Kind == Switch && values[0] == "false" {
+		if s.FlagOnly || len(values) == 0 || values[0] == "" || s.Kind == Switch && values[0] == "false" || s.Kind == Number && values[0] == "0" {
 			continue
 		}
 		table, name, found := strings.Cut(s.Key, ".")
@@ -58,22 +57,16 @@ func (f *File) entries() (list []entry) {
 // Encode writes the settings as a project file.
 func (f *File) Encode(w io.Writer) error {
 	var text strings.Builder
-	encoder := toml.NewEncoder(&text)
 	table := ""
 	for _, e := range f.entries() {
 		if e.table != table {
 			table = e.table
 			text.WriteString("\n[" + table + "]\n")
 		}
-		if err := encoder.Encode(map[string]any{e.name: e.value}); err != nil {
-			return fmt.Errorf("write a project file: %w", err)
-		}
+		text.WriteString(e.name + " = " + tomlfile.Value(e.value) + "\n")
 	}
-	if len(f.Sidecars) > 0 {
-		text.WriteString("\n")
-		if err := encoder.Encode(map[string]any{"sidecar": f.Sidecars}); err != nil {
-			return fmt.Errorf("write a project file: %w", err)
-		}
+	for _, s := range f.Sidecars {
+		text.WriteString("\n[[sidecar]]\n" + s.toml())
 	}
 	_, err := io.WriteString(w, text.String())
 	return err
@@ -135,63 +128,59 @@ func Parse(path string, text []byte) (*File, error) {
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("%s: a project file has at most %d bytes", path, maxFile)
 	}
-	f := &File{Path: path, Values: make(map[string][]string), text: text}
-	var tree map[string]any
-	meta, err := toml.Decode(string(text), &tree)
+	f := &File{Path: path, Values: make(map[string][]string), text: text, places: make(map[string]tomlfile.Entry)}
+	document, err := tomlfile.Parse(path, text)
 	if err != nil {
-		return nil, f.syntaxError(err)
-	}
-	f.places = scan(string(text))
-	var written []string
-	for _, key := range meta.Keys() {
-		if known := keys(); !slices.Contains(known, dashed(key.String())) {
-			return nil, f.Errorf(dashed(key.String()), -1, "unknown key %q: there are %s", key.String(), strings.Join(known, ", "))
-		}
-		written = append(written, key.String())
-	}
-	if err := f.spellings(written); err != nil {
 		return nil, err
 	}
-	if err := f.read(tree); err != nil {
+	known, spelled := keys(), make(map[string]string)
+	for _, e := range document.Entries {
+		key, name := e.Key().String(), e.Name()
+		if !slices.Contains(known, dashed(key)) {
+			return nil, f.at(e.At, "unknown key %q: there are %s", key, strings.Join(known, ", "))
+		}
+		// Of a key that is there in two spellings one would not count.
+		if other, is := spelled[dashed(name)]; is && other != name {
+			return nil, f.at(e.At, "%q is %q in another spelling: leave one out", key, other)
+		}
+		spelled[dashed(name)] = name
+		f.note(e, dashed(name), dashed(key))
+	}
+	if err := f.read(document.Tree); err != nil {
 		return nil, err
 	}
 	return f, f.checkSidecars()
 }
 
+// note keeps the first place of an entry's names, and of the tables that their dots make.
+func (f *File) note(e tomlfile.Entry, names ...string) {
+	for _, name := range names {
+		if _, known := f.places[name]; !known {
+			f.places[name] = e
+		}
+		if table, _, dotted := strings.Cut(name, "."); dotted {
+			if _, known := f.places[table]; !known {
+				f.places[table] = tomlfile.Entry{At: e.At, Value: tomlfile.Span{At: e.At, End: e.At}}
+			}
+		}
+	}
+}
+
 // Text is what was parsed, not to be changed; nil for a file that was not.
 func (f *File) Text() []byte { return f.text }
-
-func (f *File) syntaxError(err error) error {
-	syntax := toml.ParseError{}
-	if !errors.As(err, &syntax) {
-		return fmt.Errorf("%s: %w", f.Path, err)
-	}
-	return f.at(syntax.Position.Start, "%s", syntax.Message)
-}
 
 // Errorf is an error about the value of a key, such as network.allow, or, where item is not negative, about an
 // element of it.
 func (f *File) Errorf(key string, item int, format string, args ...any) error {
 	p := f.places[key]
-	switch {
-	case item >= 0 && item < len(p.items):
-		return f.at(p.items[item], format, args...)
-	case item >= 0 || p.value > 0:
-		return f.at(p.value, format, args...)
+	if item >= 0 && item < len(p.Items) {
+		return f.at(p.Items[item].At, format, args...)
 	}
-	return f.at(p.key, format, args...)
+	return f.at(p.Value.At, format, args...)
 }
 
 func (f *File) at(offset int, format string, args ...any) error {
-	before := f.text[:min(max(offset, 0), len(f.text))]
-	line, start := 1, 0
-	for i, b := range before {
-		if b == '\n' {
-			line, start = line+1, i+1
-		}
-	}
-	place := []any{f.Path, line, utf8.RuneCount(before[start:]) + 1}
-	return fmt.Errorf("%s:%d:%d: "+format, append(place, args...)...)
+	return tomlfile.Errorf(f.Path, f.text, offset, format, args...)
 }
 
 // read takes the values out of the tree, one by one, because each error needs its place.
@@ -226,19 +215,6 @@ func (f *File) read(tree map[string]any) error {
 
 // dashed is a key as it is written here; in a file underscores do as well.
 func dashed(key string) string { return strings.ReplaceAll(key, "_", "-") }
-
-// spellings refuses a key that is there in two spellings, of which one would not count.
-func (f *File) spellings(keys []string) error {
-	seen := make(map[string]string)
-	for _, key := range keys {
-		other, known := seen[dashed(key)]
-		if known && other != key {
-			return f.Errorf(dashed(key), -1, "%q is %q in another spelling: leave one out", key, other)
-		}
-		seen[dashed(key)] = key
-	}
-	return nil
-}
 
 // absolutePath is a path of the host, seen from the file's directory.
 func (f *File) absolutePath(path string) string {

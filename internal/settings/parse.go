@@ -133,14 +133,15 @@ func parseSecret(text string) (vm.Secret, error) {
 }
 
 func setSubnet(s Setting, c Config, texts []string) error {
-	if c.Network.Subnet = (netip.Prefix{}); texts[0] == "" {
+	c.Network.Subnet, c.Network.Address = netip.Prefix{}, netip.Addr{} // --ip, which follows, names one in it
+	if texts[0] == "" {
 		return nil
 	}
 	p, err := netip.ParsePrefix(texts[0])
 	if err != nil || p != p.Masked() {
 		return s.errorf(" %q: want a network as 10.9.0.0/24", texts[0])
 	}
-	c.Network.Subnet, c.Network.Address = p, netip.Addr{} // --ip, which follows, names one in it
+	c.Network.Subnet = p
 	return nil
 }
 

@@ -3,6 +3,7 @@ package settings
 import (
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,5 +34,16 @@ func TestProxyFlag(t *testing.T) {
 		} else if err != nil || filepath.ToSlash(got) != want && runtime.GOOS != "windows" {
 			t.Errorf("%s: %q, %v", text, got, err)
 		}
+	}
+}
+
+// TestTableIsMadeOnce has the table made once in a process: its functions take memory each time.
+func TestTableIsMadeOnce(t *testing.T) {
+	Switches() // of a copy, which it shortens
+	if n := testing.AllocsPerRun(10, func() { All() }); n != 0 {
+		t.Errorf("%v allocations for the table", n)
+	}
+	if i := slices.IndexFunc(All(), func(s Setting) bool { return s.Key == "" }); i >= 0 {
+		t.Errorf("setting %d of %d has no key", i, len(All()))
 	}
 }

@@ -114,8 +114,8 @@ func TestParseErrors(t *testing.T) {
 	for _, tc := range []struct{ name, text, want string }{
 		{"syntax", "image = \"a\"\nmemory = = 3", "f:2:10: "},
 		{"unknown key", "image = \"a\"\n\n  imagee = 1", `f:3:`},
-		{"unknown table", "\n[net]\nmode = \"none\"", "f:2:1: unknown key"},
-		{"unknown key of network", "[network]\nallowed = []", "f:2:11: unknown key \"network.allowed\""},
+		{"unknown table", "\n[net]\nmode = \"none\"", "f:2:2: unknown key"},
+		{"unknown key of network", "[network]\nallowed = []", "f:2:1: unknown key \"network.allowed\""},
 		{"number for text", "memory = 512", "f:1:10: memory is a text"},
 		{"empty text", `image = ""`, "f:1:9: image is a text"},
 		{"text for list", "mounts = \".\"", "f:1:10: mounts is a list"},
@@ -126,7 +126,7 @@ func TestParseErrors(t *testing.T) {
 		{"negative time", "max-lifetime = \"-10m\"", "f:1:16: max-lifetime"},
 		{"bad mode", "[network]\nmode = \"all\"", "f:2:8: network.mode \"all\""},
 		{"dotted", "network.mode = \"all\"", "f:1:16: network.mode"},
-		{"inline", "network = {deny = [], mode = \"all\"}", "f:1:28: network.mode"},
+		{"inline", "network = {deny = [], mode = \"all\"}", "f:1:30: network.mode"},
 		{"bad port", "[network]\nhost-ports = [80, 70000]", "f:2:19: each of network.host-ports"},
 		{"bad range's place", "[access]\nlisten_allow = [\n 1]", "f:3:2: each of access.listen-allow is a text"},
 		{"exempt port", "[access]\nloopback-exempt-ports = [0]", "f:2:26: each of access.loopback-exempt-ports"},
@@ -140,17 +140,17 @@ func TestParseErrors(t *testing.T) {
 		{"bool", "no-new-privileges = \"yes\"", "f:1:21: no-new-privileges is true or false"},
 		{"sockets", "sockets = [1]", "f:1:12: each of sockets"},
 		{"sidecar is no table", "sidecar = 1", "f:1:11: sidecar is an array of tables"},
-		{"sidecar is one table", "[sidecar]\ncommand = \"a\"", "f:1:1: sidecar is an array of tables"},
-		{"sidecar's key", "[[sidecar]]\ncommand = \"a\"\n[[sidecar]]\ncmd = \"a\"", "f:4:7: unknown key \"sidecar.cmd\""},
-		{"no command", "[[sidecar]]\ncommand = \"a\"\n\n[[sidecar]]\nname = \"b\"", "f:4:1: a sidecar has a command"},
+		{"sidecar is one table", "[sidecar]\ncommand = \"a\"", "f:1:2: sidecar is an array of tables"},
+		{"sidecar's key", "[[sidecar]]\ncommand = \"a\"\n[[sidecar]]\ncmd = \"a\"", "f:4:1: unknown key \"sidecar.cmd\""},
+		{"no command", "[[sidecar]]\ncommand = \"a\"\n\n[[sidecar]]\nname = \"b\"", "f:4:3: a sidecar has a command"},
 		{"empty command", "[[sidecar]]\ncommand = []", "f:2:11: a sidecar has a command"},
 		{"number in command", "[[sidecar]]\ncommand = [\"a\",\n1]", "f:3:1: each of command"},
 		{"restart", "[[sidecar]]\ncommand = \"a\"\n[[sidecar]]\ncommand = \"a\"\nrestart = \"no\"", "f:5:11: restart \"no\""},
 		{"backoff", "[[sidecar]]\ncommand = \"a\"\nbackoff = \"0s\"", "f:3:11: backoff"},
 		{"sidecar's env", "[[sidecar]]\ncommand = \"a\"\nenv = [\"A=1\", \"B\"]", "f:3:15: env \"B\""},
-		{"inline sidecar", "sidecar = [{command = \"a\"},\n {command = 1}]", "f:2:2: command is a list"},
+		{"inline sidecar", "sidecar = [{command = \"a\"},\n {command = 1}]", "f:2:13: command is a list"},
 		{"two of a name", "[[sidecar]]\ncommand = \"a\"\nname = \"x\"\n[[sidecar]]\ncommand = \"b\"\nname = \"x\"", "f:6:8: there are two sidecars"},
-		{"too many", strings.Repeat("[[sidecar]]\ncommand = \"a\"\n", 17), "f:33:1: a file has at most 16"},
+		{"too many", strings.Repeat("[[sidecar]]\ncommand = \"a\"\n", 17), "f:33:3: a file has at most 16"},
 		{"too long", strings.Repeat("#", maxFile+1), "at most"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -222,7 +222,6 @@ func FuzzParse(f *testing.F) {
 	f.Add("network = {deny = ['a', \"\"\"b\"\"\"\"], mode = \"open\"}\n[[x.y]]\n'z' = \"\\\"\"")
 	f.Add("\ufeffmounts=[[")
 	f.Fuzz(func(t *testing.T, text string) {
-		scan(text)
 		file, err := Parse("f", []byte(text))
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "f:") {
@@ -232,6 +231,17 @@ func FuzzParse(f *testing.F) {
 		}
 		for i := range file.Values["mounts"] {
 			_ = file.Errorf("mounts", i, "x")
+		}
+		var written, again strings.Builder
+		if err := file.Encode(&written); err != nil {
+			t.Fatal(err)
+		}
+		read, err := Parse("f", []byte(written.String()))
+		if err == nil {
+			err = read.Encode(&again)
+		}
+		if err != nil || again.String() != written.String() {
+			t.Errorf("%q is written as\n%s\nand read and written again as\n%s\n%v", text, &written, &again, err)
 		}
 	})
 }

@@ -27,6 +27,9 @@ type Setting struct {
 	// Portable is true of what a snapshot's file says about its VM's network: it has nothing of the host.
 	Portable bool
 
+	// Range is the least and the most that a Number can be. Default: any.
+	Range [2]int
+
 	// Usage is the flag's help, Short its letter, and Default its value. Flags without a Usage belong to the commands that have them.
 	Usage, Short, Default string
 
@@ -38,6 +41,16 @@ type Setting struct {
 	// of a setting that is harmless: no value of it gives a VM more of the host or of the network than another.
 	beyond   beyond
 	harmless bool
+	// more is what a project file gives with a value beyond the default, which it cannot do by itself. Default: it can.
+	more string
+}
+
+// NeedsTrust returns what the file gives by this setting that it cannot give without the user's agreement, "" for nothing.
+func (s Setting) NeedsTrust(f *File) string {
+	if s.more == "" || len(s.beyond(change{key: s.Key, now: f.Values})) == 0 {
+		return ""
+	}
+	return s.more
 }
 
 // Part is what a setting is about.
@@ -83,30 +96,48 @@ func (s Setting) Set(c Config, texts []string) error {
 	return s.Put(c, v)
 }
 
-// Put sets the setting's place to a value: bytes, a time.Duration, a bool, an int, a text, or texts, which a map gives as KEY=VALUE.
+// Put sets the setting's place to a value: bytes, a time.Duration, a bool, an int, a text, or texts, which a map gives as KEY=VALUE. Errors name the
+// field of the HTTP API, or the key.
 func (s Setting) Put(c Config, v any) error {
-	place := reflect.ValueOf(s.in(c))
-	if place.IsNil() {
-		return nil
-	}
-	place = place.Elem()
-	if pairs, ok := v.(map[string]string); ok && place.Kind() == reflect.Slice {
-		v = list(pairs)
-	}
-	value := reflect.ValueOf(v)
-	if !value.CanConvert(place.Type()) {
-		texts, ok := v.([]string)
-		if text, one := v.(string); one {
-			texts, ok = []string{text}, true
+	if s.in != nil {
+		place := reflect.ValueOf(s.in(c))
+		if place.IsNil() {
+			return nil
 		}
-		if !ok || s.set == nil {
-			return fmt.Errorf("%s: %T is not what it is set to", s.Key, v)
+		place = place.Elem()
+		if pairs, ok := v.(map[string]string); ok && place.Kind() == reflect.Slice {
+			v = list(pairs)
 		}
-		s.name = s.JSON
-		return s.set(s, c, texts)
+		if value := reflect.ValueOf(v); value.CanConvert(place.Type()) {
+			if value = value.Convert(place.Type()); s.Kind == Number && !s.inRange(value.Int()) {
+				return fmt.Errorf("%s %d: want %s", s.JSON, value.Int(), s.number())
+			}
+			place.Set(value)
+			return nil
+		}
 	}
-	place.Set(value.Convert(place.Type()))
-	return nil
+	texts, ok := v.([]string)
+	if text, one := v.(string); one {
+		texts, ok = []string{text}, true
+	}
+	if !ok || s.set == nil {
+		return fmt.Errorf("%s: %T is not what it is set to", s.Key, v)
+	}
+	s.name = cmp.Or(s.JSON, s.Key)
+	return s.set(s, c, texts)
+}
+
+// inRange says whether a Number can be n.
+func (s Setting) inRange(n int64) bool {
+	return s.Range == [2]int{} || int64(s.Range[0]) <= n && n <= int64(s.Range[1])
+}
+
+// number says what a Number is.
+func (s Setting) number() string {
+	if s.Range == [2]int{} {
+		return "a number"
+	}
+	return fmt.Sprintf("a number from %d to %d", s.Range[0], s.Range[1])
 }
 
 // list returns pairs as KEY=VALUE.
@@ -133,7 +164,7 @@ func (s Setting) parse(texts []string) (any, error) {
 		}
 		n, err := ParseSize(text, 20)
 		if err != nil || n == 0 || n > maxInt64 {
-			return nil, s.errorf(" %q: want a size as 768M or 2G", text)
+			return nil, s.errorf(" %q: want a size such as 768M or 2G", text)
 		}
 		return n, nil
 	case Rate:
@@ -144,8 +175,8 @@ func (s Setting) parse(texts []string) (any, error) {
 		return n, nil
 	case Number:
 		n, err := strconv.Atoi(text)
-		if err != nil {
-			return nil, s.errorf(" %q: want a number", text)
+		if err != nil || !s.inRange(int64(n)) {
+			return nil, s.errorf(" %q: want %s", text, s.number())
 		}
 		return n, nil
 	case Duration:
@@ -187,7 +218,13 @@ func (s Setting) errorf(format string, args ...any) error {
 	return fmt.Errorf(cmp.Or(s.name, "--"+s.Flag)+format, args...)
 }
 
+// Named returns the setting of a key, which must exist.
+func Named(key string) Setting {
+	list := All()
+	return list[slices.IndexFunc(list, func(s Setting) bool { return s.Key == key })]
+}
+
 // Switches returns the settings that are true or false and that a VM keeps when it continues from a snapshot.
 func Switches() []Setting {
-	return slices.DeleteFunc(All(), func(s Setting) bool { return s.Kind != Switch || s.Fresh || s.Part != OfVM })
+	return slices.DeleteFunc(slices.Clone(All()), func(s Setting) bool { return s.Kind != Switch || s.Fresh || s.Part != OfVM })
 }

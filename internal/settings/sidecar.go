@@ -5,16 +5,18 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"agentvm/internal/host/tomlfile"
 )
 
 // Sidecar is a program that a VM which lives on keeps running.
 type Sidecar struct {
-	Name    string   `toml:"name" json:"name"`                           // unique; default: its number, from 1
-	Command []string `toml:"command" json:"command"`                     // a program and its arguments; a text is for /bin/sh -c
-	Env     []string `toml:"env,omitempty" json:"env,omitempty"`         // KEY=VALUE
-	User    string   `toml:"user,omitempty" json:"user,omitempty"`       // default: root
-	Restart string   `toml:"restart,omitempty" json:"restart,omitempty"` // always (the default), on-failure or never
-	Backoff string   `toml:"backoff,omitempty" json:"backoff,omitempty"` // the first pause before a restart, as 1s
+	Name    string   `json:"name"`              // unique; default: its number, from 1
+	Command []string `json:"command"`           // a program and its arguments; a text is for /bin/sh -c
+	Env     []string `json:"env,omitempty"`     // KEY=VALUE
+	User    string   `json:"user,omitempty"`    // default: root
+	Restart string   `json:"restart,omitempty"` // always (the default), on-failure or never
+	Backoff string   `json:"backoff,omitempty"` // the first pause before a restart, as 1s
 }
 
 // MaxSidecars is how many a file may have.
@@ -26,15 +28,15 @@ func (f *File) sidecars(tree map[string]any) error {
 	if !ok {
 		return nil
 	}
-	tables, ok := tablesOf(v)
-	if !ok {
+	tables, ok := v.([]any)
+	if !ok || slices.ContainsFunc(tables, func(v any) bool { _, is := v.(map[string]any); return !is }) {
 		return f.Errorf("sidecar", -1, "sidecar is an array of tables, as in [[sidecar]]")
 	}
 	if len(tables) > MaxSidecars {
 		return f.sidecarErrorf(MaxSidecars, "", -1, "a file has at most %d sidecars", MaxSidecars)
 	}
 	for i, table := range tables {
-		s, err := f.sidecar(i, table)
+		s, err := f.sidecar(i, table.(map[string]any))
 		if err != nil {
 			return err
 		}
@@ -43,17 +45,18 @@ func (f *File) sidecars(tree map[string]any) error {
 	return nil
 }
 
-// tablesOf is an array of tables, written with headers or inline.
-func tablesOf(v any) (tables []map[string]any, ok bool) {
-	if tables, ok = v.([]map[string]any); ok {
-		return tables, true
+// toml writes the sidecar's keys.
+func (s Sidecar) toml() string {
+	text := "  name = " + tomlfile.Value(s.Name) + "\n  command = " + tomlfile.Value(s.Command) + "\n"
+	if len(s.Env) > 0 {
+		text += "  env = " + tomlfile.Value(s.Env) + "\n"
 	}
-	items, ok := v.([]any)
-	for _, item := range items {
-		table, is := item.(map[string]any)
-		tables, ok = append(tables, table), ok && is
+	for _, one := range [][2]string{{"user", s.User}, {"restart", s.Restart}, {"backoff", s.Backoff}} {
+		if one[1] != "" {
+			text += "  " + one[0] + " = " + tomlfile.Value(one[1]) + "\n"
+		}
 	}
-	return tables, ok
+	return text
 }
 
 func (f *File) sidecar(i int, table map[string]any) (s Sidecar, err error) {

@@ -2,7 +2,7 @@ package settings
 
 import (
 	"net/netip"
-	"strconv"
+	"sync"
 
 	"agentvm/egress"
 	"agentvm/internal/share/mount"
@@ -23,14 +23,16 @@ const (
 	Rate                 // bytes a second, as 1M
 	Duration             // as time.ParseDuration reads it
 	Ports                // a list of numbers from 1 to 65535
-	Seconds              // a number from 1 to a day
-	Number
-	Switch // true or false
-	Pairs  // KEY=VALUE, each KEY once
+	Number               // in the setting's Range
+	Switch               // true or false
+	Pairs                // KEY=VALUE, each KEY once
 )
 
-// All returns all settings except the sidecars, in the order in which they are shown.
-func All() []Setting {
+// All returns all settings except the sidecars, in the order in which they are shown. Callers do not change them.
+func All() []Setting { return table() }
+
+// table is made once: commands ask for it ten times, and the half of it is made of functions.
+var table = sync.OnceValue(func() []Setting {
 	return []Setting{
 		{
 			Key: "image", Flag: "image", JSON: "image", Fresh: true, in: func(c Config) any { return &c.Image },
@@ -48,8 +50,8 @@ func All() []Setting {
 		},
 		{
 			Key: "host-memory", Flag: "host-memory", Kind: Size, in: func(c Config) any { return &c.HostMemory },
-			beyond: larger("256M", bytesOf),
-			Usage:  "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, such as 64M or 1G (default 256M)",
+			beyond: larger("256M", bytesOf), more: "more than 256 MiB of the host's memory besides the VM's own",
+			Usage: "memory of the host that the VM may take besides its own, for connections, unread output and open files of mounts, such as 64M or 1G (default 256M)",
 		},
 		{
 			Key: "mounts", Flag: "mount", Kind: Paths, set: each(func(c Config) *[]vm.Mount { return &c.Mounts }, mount.Parse, ""),
@@ -72,7 +74,7 @@ func All() []Setting {
 		{
 			Key: "no-new-privileges", Flag: "no-new-privileges", Kind: Switch, in: func(c Config) any { return &c.NoNewPrivileges },
 			beyond: switchedOff,
-			Usage:  "have set-user-ID programs give nothing in the guest: who is not root there does not become it",
+			Usage:  "let no program of the guest gain rights by a set-user-ID bit: users other than root stay what they are",
 		},
 		{
 			Key: "read-only-root", Flag: "read-only-root", JSON: "readOnlyRoot", Kind: Switch, in: func(c Config) any { return &c.ReadOnlyRoot },
@@ -97,17 +99,17 @@ func All() []Setting {
 		{
 			Key: "idle-timeout", Flag: "idle-timeout", JSON: "idleSeconds", Kind: Duration, Part: OfDaemon, in: func(c Config) any { return c.IdleTimeout },
 			beyond: larger(noLimit, timeOf),
-			Usage:  "stop the VM when no client has been connected and nothing has run in it for so long, such as 10m (default never)",
+			Usage:  "stop the VM when no client has been connected and nothing has run in it for this time, such as 10m (default never)",
 		},
 		{
 			Key: "hibernate-after", Flag: "hibernate-after", Kind: Duration, Part: OfDaemon, in: func(c Config) any { return c.HibernateAfter },
 			beyond: larger(noLimit, timeOf),
-			Usage:  "save the VM, and end its process, when it has not been used for so long, such as 10m, until a command uses it again or a connection to its ports comes; UDP ports keep it awake (default never)",
+			Usage:  "save the VM, and end its process, when it has not been used for this time, such as 10m, until a command uses it again or a connection to its ports comes; UDP ports keep it awake (default never)",
 		},
 		{
 			Key: "max-lifetime", Flag: "max-lifetime", JSON: "lifeSeconds", Kind: Duration, Part: OfDaemon, in: func(c Config) any { return c.MaxLifetime },
 			beyond: larger(noLimit, timeOf),
-			Usage:  "stop the VM so long after its start, such as 2h (default never)",
+			Usage:  "stop the VM this long after its start, such as 2h (default never)",
 		},
 		{
 			Key: "restart", Flag: "restart", Part: OfDaemon, FlagOnly: true, set: setRestart,
@@ -129,9 +131,22 @@ func All() []Setting {
 
 		// One of these flags replaces the whole policy, of which --policy reads a part.
 		{Key: "network.mode", Flag: "net", Part: OfNetwork, beyond: widerPolicy}, // public, allowlist, none or open
-		{Key: "network.allow", Flag: "allow", Kind: Texts, Part: OfNetwork, beyond: withMode},
-		{Key: "network.allow-sni", Flag: "allow-sni", Kind: Texts, Part: OfNetwork, beyond: withMode},
-		{Key: "network.deny", Flag: "deny", Kind: Texts, Part: OfNetwork, beyond: withMode},
+		{
+			Key: "network.allow", Flag: "allow", Kind: Texts, Part: OfNetwork, beyond: withMode,
+			Usage: "let the VM reach what a `RULE` names: HOST[:PORTS[/tcp|udp|icmp]], where HOST is a name, *.suffix, an address or a network, as pypi.org:443 (may be repeated)",
+		},
+		{
+			Key: "network.allow-sni", Flag: "allow-sni", Kind: Texts, Part: OfNetwork, beyond: withMode,
+			Usage: "let the VM reach the names of a `RULE` by TLS or HTTP only, and check in each connection that it names one of them, so that other servers at the same addresses stay closed (may be repeated)",
+		},
+		{
+			Key: "network.allow-private", Flag: "allow-private", Kind: Texts, Part: OfNetwork, beyond: withMode,
+			Usage: "let the VM reach what a `RULE` names of private networks, besides what the mode lets it, as 10.1.0.0/16:5432, except for the host itself and cloud metadata (may be repeated)",
+		},
+		{
+			Key: "network.deny", Flag: "deny", Kind: Texts, Part: OfNetwork, beyond: withMode,
+			Usage: "never let it reach what a `RULE` names, whatever is allowed (may be repeated)",
+		},
 		{Key: "network.host-ports", Flag: "host-port", Kind: Ports, Part: OfNetwork, beyond: added},
 
 		{
@@ -197,6 +212,11 @@ func All() []Setting {
 			Key: "network.receive-limit", Flag: "receive-limit", Kind: Rate, Part: OfNetwork, FlagOnly: true, Portable: true, in: func(c Config) any { return &c.Network.ReceiveLimit },
 			Usage: "bytes a second (`RATE`) that the VM may receive, such as 500K or 10M (default none)",
 		},
+		{
+			Key: "network.max-connections", Flag: "max-connections", JSON: "maxConnections", Kind: Number, Range: [2]int{0, 65535}, Part: OfNetwork, in: func(c Config) any { return &c.Network.Limits.TCPFlows },
+			beyond: largerNumber(1024), more: "more than 1024 connections at once",
+			Usage: "how many TCP connections the VM may have open at once, a `NUMBER` to 65535; more are refused until some end (default 1024)",
+		},
 
 		{
 			Key: "access.listen-allow", Flag: "listen-allow", Kind: Texts, Part: OfAccess, set: each(func(c Config) *[]vm.PortRange { return &c.Access.Listen.Allow }, parseRange, ": %w"),
@@ -224,6 +244,6 @@ func All() []Setting {
 			Usage:  "let others than this VM's owner reach a `PORT` of the VM's loopback; -p does that for its port (may be repeated)",
 		},
 
-		{Key: "preview.max-expires-in-seconds", Kind: Seconds, Part: OfDaemon, beyond: larger(strconv.Itoa(maxSeconds), secondsOf)}, // the longest lifetime of a link to a server in the VM
+		{Key: "preview.max-expires-in-seconds", Kind: Number, Range: [2]int{1, maxSeconds}, Part: OfDaemon, beyond: largerNumber(maxSeconds)}, // the longest lifetime of a link to a server in the VM
 	}
-}
+})

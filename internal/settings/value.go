@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// maxSeconds is the most that a setting of kind Seconds can be: a day.
+// maxSeconds is the longest lifetime of a link to a server in a VM: a day.
 const maxSeconds = 24 * 60 * 60
 
 // sizes matches a number of bytes with a unit, which are powers of 1024.
@@ -37,7 +37,7 @@ func (s Setting) values(f *File, v any) (list []string, err error) {
 	for i, item := range items {
 		text, ok := plainText(item)
 		if s.Kind == Ports {
-			text, ok = number(item, 65535)
+			text, ok = port(item)
 		}
 		switch {
 		case !ok && s.Kind == Ports:
@@ -63,12 +63,12 @@ func (s Setting) one(f *File, v any) (string, error) {
 			return "", f.Errorf(s.Key, -1, "%s is true or false", s.Key)
 		}
 		return strconv.FormatBool(on), nil
-	case Seconds:
-		text, ok := number(v, maxSeconds)
-		if !ok {
-			return "", f.Errorf(s.Key, -1, "%s is a number from 1 to %d", s.Key, maxSeconds)
+	case Number:
+		n, ok := v.(int64)
+		if !ok || !s.inRange(n) {
+			return "", f.Errorf(s.Key, -1, "%s is %s", s.Key, s.number())
 		}
-		return text, nil
+		return fmt.Sprint(n), nil
 	}
 	text, ok := plainText(v)
 	if !ok {
@@ -77,7 +77,7 @@ func (s Setting) one(f *File, v any) (string, error) {
 	switch s.Kind {
 	case Size:
 		if !sizes().MatchString(text) {
-			return "", f.Errorf(s.Key, -1, "%s %q: want a size as 768M or 2G", s.Key, text)
+			return "", f.Errorf(s.Key, -1, "%s %q: want a size such as 768M or 2G", s.Key, text)
 		}
 	case Duration:
 		if d, err := time.ParseDuration(text); err != nil || d < 0 {
@@ -98,9 +98,9 @@ func plainText(v any) (string, bool) {
 	return text, ok && text != "" && !strings.ContainsRune(text, 0)
 }
 
-func number(v any, most int64) (string, bool) {
+func port(v any) (string, bool) {
 	n, ok := v.(int64)
-	return fmt.Sprint(n), ok && n >= 1 && n <= most
+	return fmt.Sprint(n), ok && n >= 1 && n <= 65535
 }
 
 // typed returns the texts of a setting as TOML and JSON write it.
@@ -112,7 +112,7 @@ func (s Setting) typed(list []string) any {
 	switch s.Kind {
 	case Switch:
 		return list[0] == "true"
-	case Seconds:
+	case Number:
 		return numbers[0]
 	case Ports:
 		return numbers

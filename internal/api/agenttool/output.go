@@ -1,5 +1,5 @@
-// Package agenttool has what tools for agents have in common, those of package tools and those of the Model Context Protocol: parts of outputs and of
-// files in the length that a model can read, edits, and commands that nobody waits for any longer.
+// Package agenttool is the common part of the tools for agents, those of package tools and those of the Model Context Protocol: parts of outputs
+// and files, short enough for a model to read, edits, and commands whose callers no longer wait.
 package agenttool
 
 import (

@@ -2,82 +2,61 @@ package e2b
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"io"
-	"io/fs"
 	"mime"
 	"net/http"
 	"strconv"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"agentvm/client"
+	"agentvm/internal/api/rpc"
 	"agentvm/internal/httpserver"
 )
 
-// Connect RPC with JSON, as connectrpc.com/docs/protocol describes it: what E2B's SDKs speak. The binary codec, compression and gRPC are refused.
-//
-//	unary   application/json          one message each way
-//	stream  application/connect+json  envelopes: flags u8, length u32 big-endian, JSON; flag 2 marks the last one
-const (
-	endFlag      = 2
-	maxKeepalive = 10 * time.Minute
-)
+// E2B's SDKs speak Connect with JSON. Messages are those of envd's process.proto and filesystem.proto, by their names in JSON; the binary codec is
+// refused.
+const maxKeepalive = 10 * time.Minute
 
-// Codes of Connect, with the HTTP status of a unary call that fails so.
-const (
-	invalidArgument   = "invalid_argument"
-	notFound          = "not_found"
-	alreadyExists     = "already_exists"
-	unauthenticated   = "unauthenticated"
-	resourceExhausted = "resource_exhausted"
-	deadlineExceeded  = "deadline_exceeded"
-	unimplemented     = "unimplemented"
-)
+// codec reads and writes messages as JSON.
+type codec struct{}
 
-var codeStatus = map[string]int{
-	invalidArgument: 400, notFound: 404, alreadyExists: 409, unauthenticated: 401, resourceExhausted: 429, deadlineExceeded: 504, unimplemented: 501, "internal": 500, "unavailable": 503,
+func (codec) Name() string                        { return "json" }
+func (codec) Marshal(message any) ([]byte, error) { return json.Marshal(message) }
+func (codec) Unmarshal(b []byte, message any) error {
+	if err := json.Unmarshal(b, message); err != nil {
+		return errors.New("the message's JSON: " + err.Error())
+	}
+	return nil
 }
 
-// rpcError is an error with a code of Connect.
-type rpcError struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
-}
-
-func (e *rpcError) Error() string { return e.Message }
-
-// asRPC gives every error a code.
-func asRPC(err error) *rpcError {
-	var known *rpcError
-	if errors.As(err, &known) {
-		return known
+// coded gives errors that have a status of HTTP a code. Others have that of their kind.
+func coded(err error) error {
+	var f *failure
+	if !errors.As(err, &f) {
+		return err
 	}
-	code := "internal"
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		code = notFound
-	case errors.Is(err, context.DeadlineExceeded):
-		code = deadlineExceeded
-	case status(err) == http.StatusUnauthorized:
-		code = unauthenticated
-	case status(err) == http.StatusBadRequest, status(err) == http.StatusRequestEntityTooLarge:
-		code = invalidArgument
-	case status(err) == http.StatusTooManyRequests:
-		code = resourceExhausted
+	switch f.Status {
+	case http.StatusUnauthorized:
+		return rpc.Errorf(connect.CodeUnauthenticated, "%s", f.Text)
+	case http.StatusBadRequest:
+		return rpc.Errorf(connect.CodeInvalidArgument, "%s", f.Text)
 	}
-	return &rpcError{code, err.Error()}
+	return err
 }
 
 // call is a request to envd in a sandbox.
 type call struct {
-	*http.Request
-	server  *Server
-	sandbox *sandbox
-	live    context.Context // ends with the request, and when the sandbox is paused or removed
-	user    user
+	*http.Request // its context ends when the sandbox is paused or removed, too
+	server        *Server
+	sandbox       *sandbox
+	live          context.Context // that of the request, with the time that the client gives
+	user          user
 }
+
+type callKey struct{}
 
 // envd adds what the SDK calls in a sandbox.
 func (s *Server) envd(mux *http.ServeMux) {
@@ -90,59 +69,129 @@ func (s *Server) envd(mux *http.ServeMux) {
 	})
 	mux.HandleFunc("GET /files", s.download)
 	mux.HandleFunc("POST /files", s.upload)
-	for name, method := range map[string]func(*call, []byte) (any, error){
-		"process.Process/List": unary(listProcesses), "process.Process/Update": unary(updateProcess), "process.Process/SendInput": unary(sendInput),
-		"process.Process/SendSignal": unary(sendSignal), "process.Process/CloseStdin": unary(closeStdin),
-		"filesystem.Filesystem/Stat": unary(statFile), "filesystem.Filesystem/MakeDir": unary(makeDir), "filesystem.Filesystem/Move": unary(moveFile),
-		"filesystem.Filesystem/ListDir": unary(listDir), "filesystem.Filesystem/Remove": unary(removeFile),
-		"filesystem.Filesystem/CreateWatcher": unary(createWatcher), "filesystem.Filesystem/GetWatcherEvents": unary(watcherEvents), "filesystem.Filesystem/RemoveWatcher": unary(removeWatcher),
-	} {
-		mux.HandleFunc("POST /"+name, func(w http.ResponseWriter, r *http.Request) { s.serveUnary(w, r, method) })
+	add := func(pattern string, h http.Handler) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { s.serveCall(w, r, h) })
 	}
-	mux.HandleFunc("POST /process.Process/Start", func(w http.ResponseWriter, r *http.Request) { s.serveStream(w, r, startProcess) })
-	mux.HandleFunc("POST /process.Process/Connect", func(w http.ResponseWriter, r *http.Request) { s.serveStream(w, r, connectProcess) })
-	mux.HandleFunc("POST /filesystem.Filesystem/WatchDir", func(w http.ResponseWriter, r *http.Request) { s.serveStream(w, r, watchDir) })
+	const process, filesystem = "/process.Process/", "/filesystem.Filesystem/"
+	add(unary(process+"List", listProcesses))
+	add(unary(process+"Update", updateProcess))
+	add(unary(process+"SendInput", sendInput))
+	add(unary(process+"SendSignal", sendSignal))
+	add(unary(process+"CloseStdin", closeStdin))
+	add(streaming(process+"Start", startProcess))
+	add(streaming(process+"Connect", connectProcess))
+	add(unary(filesystem+"Stat", statFile))
+	add(unary(filesystem+"MakeDir", makeDir))
+	add(unary(filesystem+"Move", moveFile))
+	add(unary(filesystem+"ListDir", listDir))
+	add(unary(filesystem+"Remove", removeFile))
+	add(unary(filesystem+"CreateWatcher", createWatcher))
+	add(unary(filesystem+"GetWatcherEvents", watcherEvents))
+	add(unary(filesystem+"RemoveWatcher", removeWatcher))
+	add(streaming(filesystem+"WatchDir", watchDir))
 }
 
-// unary makes a method of a function of its message.
-func unary[In any](do func(*call, *In) (any, error)) func(*call, []byte) (any, error) {
-	return func(c *call, body []byte) (any, error) {
-		in, err := decode[In](body)
-		if err != nil {
-			return nil, err
+func unary[In any](procedure string, do func(*call, *In) (any, error)) (string, http.Handler) {
+	return rpc.Unary(procedure, func(ctx context.Context, in *In) (out *any, err error) {
+		err = callOf(ctx).do(errCut, func(c *call) error {
+			message, err := do(c, in)
+			out = &message
+			return err
+		})
+		return out, err
+	}, connect.WithCodec(codec{}))
+}
+
+// sender sends a message of a stream. One goroutine at a time may call it.
+type sender func(message any) error
+
+func streaming[In any](procedure string, do func(*call, *In, sender) error) (string, http.Handler) {
+	return rpc.Stream(procedure, func(ctx context.Context, in *In, send func(*any) error) error {
+		return callOf(ctx).do(http.ErrAbortHandler, func(c *call) error {
+			return do(c, in, func(message any) error { return send(&message) })
+		})
+	}, connect.WithCodec(codec{}))
+}
+
+// callOf returns the call of a method's context.
+func callOf(ctx context.Context) *call {
+	c := *ctx.Value(callKey{}).(*call)
+	c.live = ctx
+	return &c
+}
+
+// errCut is the error of a call whose sandbox, or client, is gone.
+var errCut = errors.New("the sandbox is gone")
+
+// do runs a method. Where the sandbox is gone there is no answer of Connect: serveCall answers, or the connection ends without the last message of a
+// stream, by which the SDK knows.
+func (c *call) do(gone error, method func(*call) error) error {
+	err := method(c)
+	if c.Context().Err() != nil || errors.Is(err, errCut) || errors.Is(err, client.ErrClosed) {
+		panic(gone)
+	}
+	return coded(err)
+}
+
+// serveCall finds the sandbox of a request for a method, and who asks.
+func (s *Server) serveCall(w http.ResponseWriter, r *http.Request, method http.Handler) {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" && kind != "application/connect+json" {
+		w.Header().Set("Accept-Post", "application/json, application/connect+json")
+		w.WriteHeader(http.StatusUnsupportedMediaType)
+		return
+	}
+	r.Header.Set("Content-Type", kind) // a charset is UTF-8
+	c, done, err := s.begin(r)
+	switch {
+	case err == nil:
+	case status(err) == http.StatusBadGateway:
+		writeNoSandbox(w, r)
+		return
+	default:
+		rpc.Refuse(w, r, coded(err))
+		return
+	}
+	defer done()
+	defer func() {
+		switch problem := recover(); problem {
+		case nil:
+		case errCut:
+			writeNoSandbox(w, r)
+		default:
+			panic(problem)
 		}
-		return do(c, in)
-	}
-}
-
-func decode[In any](body []byte) (*In, error) {
-	in := new(In)
-	if err := json.Unmarshal(body, in); err != nil {
-		return nil, &rpcError{invalidArgument, "the message's JSON: " + err.Error()}
-	}
-	return in, nil
+	}()
+	method.ServeHTTP(w, c.Request)
 }
 
 // begin finds the sandbox of a request and who asks. Without the token nothing is said about the sandbox but that it runs.
-func (s *Server) begin(w http.ResponseWriter, r *http.Request) (*call, context.CancelFunc, error) {
+func (s *Server) begin(r *http.Request) (*call, context.CancelFunc, error) {
 	b, live, err := s.find(r.Header.Get("E2b-Sandbox-Id"))
 	if err != nil {
 		return nil, nil, err
 	}
 	if !httpserver.Equal(r.Header.Get("X-Access-Token"), s.token(b.id)) {
-		return nil, nil, &rpcError{unauthenticated, "the header X-Access-Token has no token, or a wrong one"}
+		return nil, nil, rpc.Errorf(connect.CodeUnauthenticated, "the header X-Access-Token has no token, or a wrong one")
 	}
 	httpserver.Known(r)
 	name, _, _ := r.BasicAuth()
-	ctx, cancel := context.WithCancel(r.Context())
+	return s.newCall(r, b, live, name)
+}
+
+// newCall makes the call of a request to a sandbox in which a user asks. The caller calls the function at its end.
+func (s *Server) newCall(r *http.Request, b *sandbox, live context.Context, user string) (*call, context.CancelFunc, error) {
+	c := &call{server: s, sandbox: b}
+	ctx, cancel := context.WithCancel(context.WithValue(r.Context(), callKey{}, c))
 	stop := context.AfterFunc(live, cancel)
-	c := &call{Request: r, server: s, sandbox: b, live: ctx}
-	if c.user, err = b.lookUp(ctx, name, s.config.User); err != nil {
-		stop()
-		cancel()
+	done := func() { stop(); cancel() }
+	c.Request, c.live = r.WithContext(ctx), ctx
+	var err error
+	if c.user, err = b.lookUp(ctx, user, s.config.User); err != nil {
+		done()
 		return nil, nil, err
 	}
-	return c, func() { stop(); cancel() }, nil
+	return c, done, nil
 }
 
 // isType says whether a request has a content type.
@@ -151,107 +200,11 @@ func isType(r *http.Request, want string) bool {
 	return err == nil && got == want
 }
 
-func (s *Server) serveUnary(w http.ResponseWriter, r *http.Request, do func(*call, []byte) (any, error)) {
-	if !isType(r, "application/json") {
-		w.Header().Set("Accept-Post", "application/json")
-		w.WriteHeader(http.StatusUnsupportedMediaType)
-		return
-	}
-	c, done, err := s.begin(w, r)
-	var out any
-	if err == nil {
-		defer done()
-		var body []byte
-		if body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxJSON)); err == nil {
-			out, err = do(c, body)
-		}
-		if c.live.Err() != nil {
-			err = fail(http.StatusBadGateway, "The sandbox was not found")
-		}
-	}
-	switch {
-	case err == nil:
-		writeJSON(w, http.StatusOK, out)
-	case status(err) == http.StatusBadGateway:
-		writeNoSandbox(w, r)
-	default:
-		e := asRPC(err)
-		writeJSON(w, codeStatus[e.Code], e)
-	}
-}
-
-// stream writes messages. One goroutine at a time may use it.
-type stream struct{ w http.ResponseWriter }
-
-func (s *stream) send(flags byte, message any) error {
-	b, err := json.Marshal(message)
+// keepalive is after which silence a stream gets a sign of life, 0 for never.
+func keepalive(h http.Header) time.Duration {
+	seconds, err := strconv.ParseUint(h.Get("Keepalive-Ping-Interval"), 10, 31)
 	if err != nil {
-		return err
+		return 0
 	}
-	frame := append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(b))), b...)
-	if _, err = s.w.Write(frame); err == nil {
-		err = http.NewResponseController(s.w).Flush()
-	}
-	return err
-}
-
-// readEnvelope reads the only message of a request.
-func readEnvelope(r io.Reader) ([]byte, error) {
-	var head [5]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, &rpcError{invalidArgument, "the request has no message"}
-	}
-	n := binary.BigEndian.Uint32(head[1:])
-	if head[0] != 0 || n > maxJSON {
-		return nil, &rpcError{invalidArgument, "the request's message is compressed, its last, or longer than 4 MiB"}
-	}
-	body, err := io.ReadAll(io.LimitReader(r, int64(n)+1))
-	if err != nil || len(body) != int(n) {
-		return nil, &rpcError{invalidArgument, "the request has not exactly one whole message"}
-	}
-	return body, nil
-}
-
-// errCut is the error of a stream whose sandbox is gone. The connection then ends without a last envelope, by which the SDK knows.
-var errCut = errors.New("the sandbox is gone")
-
-func (s *Server) serveStream(w http.ResponseWriter, r *http.Request, do func(*call, []byte, *stream) error) {
-	if !isType(r, "application/connect+json") {
-		w.Header().Set("Accept-Post", "application/connect+json")
-		w.WriteHeader(http.StatusUnsupportedMediaType)
-		return
-	}
-	c, done, err := s.begin(w, r)
-	if err != nil && status(err) == http.StatusBadGateway {
-		writeNoSandbox(w, r)
-		return
-	}
-	w.Header().Set("Content-Type", "application/connect+json")
-	out := &stream{w}
-	if err == nil {
-		defer done()
-		var body []byte
-		if body, err = readEnvelope(r.Body); err == nil {
-			err = do(c, body, out)
-		}
-		if errors.Is(err, errCut) || errors.Is(err, client.ErrClosed) || c.live.Err() != nil {
-			panic(http.ErrAbortHandler)
-		}
-	}
-	end := map[string]any{}
-	if err != nil {
-		end["error"] = asRPC(err)
-	}
-	_ = out.send(endFlag, end) // a client that has gone needs no end
-}
-
-// timing reads how long a stream may last, 0 for ever, and after which silence it gets a sign of life, 0 for never.
-func timing(h http.Header) (timeout, keepalive time.Duration) {
-	if ms, err := strconv.ParseUint(h.Get("Connect-Timeout-Ms"), 10, 40); err == nil {
-		timeout = time.Duration(ms) * time.Millisecond
-	}
-	if seconds, err := strconv.ParseUint(h.Get("Keepalive-Ping-Interval"), 10, 31); err == nil && seconds > 0 {
-		keepalive = min(time.Duration(seconds)*time.Second, maxKeepalive)
-	}
-	return timeout, keepalive
+	return min(time.Duration(seconds)*time.Second, maxKeepalive)
 }

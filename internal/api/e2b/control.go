@@ -142,11 +142,18 @@ func (n network) policy(most egress.Policy, internet *bool) (egress.Policy, erro
 		return p, err
 	}
 	p.Deny = append(p.Deny, deny...)
+	if none {
+		for _, list := range p.Lists() {
+			if !list.Denies {
+				*list.Rules = nil
+			}
+		}
+	}
 	switch {
 	case none && len(allow) == 0:
-		p.Mode, p.Allow, p.AllowSNI = egress.None, nil, nil
+		p.Mode = egress.None
 	case none:
-		p.Mode, p.Allow, p.AllowSNI = egress.Allowlist, allow, nil
+		p.Mode, p.Allow = egress.Allowlist, allow
 	case len(allow) > 0 && len(deny) > 0:
 		return p, fail(http.StatusBadRequest, `network: allowOut as exceptions of denyOut are supported with denyOut ["0.0.0.0/0"] only`)
 	}
@@ -195,7 +202,7 @@ func (s *Server) Creation(id string) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	q.Processes = b.procs.save(maxJSON - len(text) - maxJSON/8) // with the punctuation, and what a server adds, it can be read again
+	q.Processes = save(b.procs, maxJSON-len(text)-maxJSON/8) // with the punctuation, and what a server adds, it can be read again
 	return json.Marshal(q)
 }
 
@@ -235,7 +242,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	b := &sandbox{id: id, template: q.Template, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy, asked: q}
+	b := &sandbox{procs: newTable(), id: id, template: q.Template, vm: v, meta: q.Metadata, env: env, pauses: q.AutoPause, policy: policy, asked: q}
 	if err := b.adopt(context.WithoutCancel(r.Context()), q.Processes); err != nil {
 		s.config.Logger.Warn("processes of a sandbox run on unseen", "name", id, "err", err)
 	}
@@ -484,7 +491,7 @@ func (s *Server) fork(w http.ResponseWriter, r *http.Request, b *sandbox) error 
 			results = append(results, map[string]any{"error": map[string]any{"code": status(err), "message": err.Error()}})
 			continue
 		}
-		fork := s.add(&sandbox{id: name, template: b.template, vm: v, meta: b.meta, env: b.env, pauses: pauses, policy: policy, asked: asked}, life)
+		fork := s.add(&sandbox{procs: newTable(), id: name, template: b.template, vm: v, meta: b.meta, env: b.env, pauses: pauses, policy: policy, asked: asked}, life)
 		results = append(results, map[string]any{"sandbox": s.brief(fork)})
 	}
 	writeJSON(w, http.StatusCreated, results)

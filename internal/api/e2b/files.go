@@ -76,15 +76,8 @@ func (s *Server) beginFile(r *http.Request, operation string) (*call, url.Values
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	ctx, cancel := context.WithCancel(r.Context())
-	stop := context.AfterFunc(live, cancel)
-	c := &call{Request: r, server: s, sandbox: b, live: ctx}
-	if c.user, err = b.lookUp(ctx, q.Get("username"), s.config.User); err != nil {
-		stop()
-		cancel()
-		return nil, nil, nil, err
-	}
-	return c, q, func() { stop(); cancel() }, nil
+	c, done, err := s.newCall(r, b, live, q.Get("username"))
+	return c, q, done, err
 }
 
 func fileError(w http.ResponseWriter, r *http.Request, err error) {

@@ -13,6 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"connectrpc.com/connect"
+
+	"agentvm/internal/api/rpc"
 	"agentvm/vm"
 )
 
@@ -184,9 +187,9 @@ func makeDir(c *call, q *pathRequest) (any, error) {
 	}
 	if info, err := c.sandbox.vm.Files().Stat(c.live, name); err == nil {
 		if info.IsDir() {
-			return nil, &rpcError{alreadyExists, "directory already exists: " + name}
+			return nil, rpc.Errorf(connect.CodeAlreadyExists, "directory already exists: %s", name)
 		}
-		return nil, &rpcError{invalidArgument, "path already exists but it is not a directory: " + name}
+		return nil, rpc.Errorf(connect.CodeInvalidArgument, "path already exists but it is not a directory: %s", name)
 	}
 	if err := c.makeParents(name); err != nil {
 		return nil, err
@@ -228,7 +231,7 @@ func listDir(c *call, q *pathRequest) (any, error) {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return nil, &rpcError{invalidArgument, "path is not a directory: " + name}
+		return nil, rpc.Errorf(connect.CodeInvalidArgument, "path is not a directory: %s", name)
 	}
 	depth := int(min(max(q.Depth, 1), maxDepth))
 	d, entries := c.describer(), []entryInfo{}
@@ -250,7 +253,7 @@ func listDir(c *call, q *pathRequest) (any, error) {
 		return nil
 	})
 	if errors.Is(err, errEnough) {
-		return nil, &rpcError{resourceExhausted, fmt.Sprintf("there are more than %d entries: list less deeply", maxEntries)}
+		return nil, rpc.Errorf(connect.CodeResourceExhausted, "there are more than %d entries: list less deeply", maxEntries)
 	}
 	return map[string]any{"entries": entries}, err
 }
@@ -261,7 +264,7 @@ func removeFile(c *call, q *pathRequest) (any, error) {
 		return nil, err
 	}
 	if name == "/" {
-		return nil, &rpcError{invalidArgument, "/ is not removed"}
+		return nil, rpc.Errorf(connect.CodeInvalidArgument, "/ is not removed")
 	}
 	return struct{}{}, c.sandbox.vm.Files().RemoveAll(c.live, name)
 }

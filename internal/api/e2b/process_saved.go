@@ -5,12 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"syscall"
 	"time"
 
+	"agentvm/internal/api/live"
 	"agentvm/vm"
 )
 
@@ -63,19 +62,17 @@ func (s savedProcesses) keys() (keys []string) {
 
 // save describes the processes that run, in at most so many bytes of JSON. Where a client has made them too long to say, they have no arguments,
 // variables and tags, or are left out.
-func (t *table) save(room int) savedProcesses {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s := savedProcesses{Last: t.last}
-	for _, pid := range slices.Sorted(maps.Keys(t.procs)) {
-		p := t.procs[pid]
-		if p.over() {
+func save(t *live.Table[started], room int) (s savedProcesses) {
+	list, last := t.List()
+	s.Last = last
+	for _, p := range list {
+		if p.Over() {
 			continue
 		}
-		one := savedProcess{pid, p.config, p.tag, p.pty, p.hasInput()}
+		one := savedProcess{p.ID, p.Info.config, p.Info.tag, p.Terminal, !p.Input.Ended()}
 		size := one.size()
 		if size > maxJSON/maxProcs/2 && size > room/2 {
-			one.Config, one.Tag = processConfig{Cmd: p.config.Cmd[:min(len(p.config.Cmd), 100)]}, ""
+			one.Config, one.Tag = processConfig{Cmd: one.Config.Cmd[:min(len(one.Config.Cmd), 100)]}, ""
 			size = one.size()
 		}
 		if room -= size; room < 0 {
@@ -98,24 +95,19 @@ func (p savedProcess) size() int {
 func (b *sandbox) adopt(ctx context.Context, s savedProcesses) error {
 	ctx, cancel := context.WithTimeout(ctx, adoptTime)
 	defer cancel()
-	t := &b.procs
-	t.last = s.Last
+	b.procs.Continue(s.Last)
 	var failed error
 	for _, saved := range s.Running {
-		p := newProcess(saved.Config, saved.Tag, saved.PTY, saved.Input)
-		p.pid = saved.PID
-		command := vm.Command{Key: processKey(p.pid), Args: append([]string{p.config.Cmd}, p.config.Args...)}
-		if p.pty {
+		p := live.New(started{saved.Config, saved.Tag}, saved.PTY, saved.Input)
+		p.ID = saved.PID
+		command := vm.Command{Key: processKey(p.ID), Args: append([]string{saved.Config.Cmd}, saved.Config.Args...)}
+		if p.Terminal {
 			command.Terminal = &vm.Size{} // it has its size
 		}
-		p.connect(&command)
-		running, err := b.vm.Adopt(ctx, 0, command)
-		switch {
-		case err == nil:
-			t.running.Add(1)
-			t.add(p, running)
-		case !errors.Is(err, syscall.ENOENT): // it ended as the VM was saved, or this is another VM
-			failed = errors.Join(failed, fmt.Errorf("%s (%d): %w", p.config.Cmd, p.pid, err))
+		p.Connect(&command)
+		err := b.procs.Start(p, func(uint32) (vm.Process, error) { return b.vm.Adopt(ctx, 0, command) })
+		if err != nil && !errors.Is(err, syscall.ENOENT) { // it ended as the VM was saved, or this is another VM
+			failed = errors.Join(failed, fmt.Errorf("%s (%d): %w", saved.Config.Cmd, saved.PID, err))
 		}
 	}
 	return failed

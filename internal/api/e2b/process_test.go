@@ -3,11 +3,15 @@ package e2b
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"connectrpc.com/connect"
+
+	"agentvm/internal/api/live"
+	"agentvm/internal/api/rpc"
 	"agentvm/vm"
 )
 
@@ -17,65 +21,48 @@ type startVM struct {
 	until chan struct{}
 }
 
-type started struct {
+type runningProcess struct {
 	vm.Process
 	until chan struct{}
 }
 
 func (v startVM) Start(context.Context, vm.Command) (vm.Process, error) {
-	return started{until: v.until}, nil
+	return runningProcess{until: v.until}, nil
 }
 
-func (p started) Wait(context.Context) (*vm.Result, error) {
+func (p runningProcess) Wait(context.Context) (*vm.Result, error) {
 	<-p.until
 	return &vm.Result{}, nil
 }
 
-// TestProcessesAtOnce: programs that have ended make room for others, those that run do not.
+// TestProcessesAtOnce: one more than there may be is refused.
 func TestProcessesAtOnce(t *testing.T) {
-	ended := make(chan struct{})
-	close(ended)
 	run := make(chan struct{})
-	b := &sandbox{}
-	begin := func(until chan struct{}) error {
-		p := &process{done: make(chan struct{})}
-		b.vm = startVM{until: until}
-		err := b.start(t.Context(), p, vm.Command{})
-		if err == nil && until == ended {
-			<-p.done
-		}
-		return err
-	}
-	for i := range 3 * maxProcs {
-		if err := begin(ended); err != nil {
-			t.Fatalf("after %d that have ended: %v", i, err)
-		}
+	b := &sandbox{procs: newTable(), vm: startVM{until: run}}
+	begin := func() error {
+		return b.start(t.Context(), live.New(started{}, false, true), vm.Command{})
 	}
 	for i := range maxProcs {
-		if err := begin(run); err != nil {
+		if err := begin(); err != nil {
 			t.Fatalf("with %d that run: %v", i, err)
 		}
 	}
-	var full *rpcError
-	if err := begin(run); !errors.As(err, &full) || full.Code != resourceExhausted {
+	if err := begin(); rpc.Code(err) != connect.CodeResourceExhausted {
 		t.Errorf("with %d that run: %v", maxProcs, err)
 	}
-	if n := len(b.procs.procs); n != maxProcs {
-		t.Errorf("%d are remembered", n)
-	}
 	close(run)
-	b.procs.wait()
+	b.procs.Wait()
 }
 
 // TestSavedProcesses: what clients have started can be read again by the server that continues it, whatever they have said.
 func TestSavedProcesses(t *testing.T) {
 	for _, long := range []int{0, 10, 20_000, 3 << 20} {
 		s := &Server{sandboxes: map[string]*sandbox{}}
-		b := &sandbox{id: "one", vm: startVM{until: make(chan struct{})}, asked: creation{Env: map[string]string{"A": strings.Repeat("x", long/2)}}}
+		b := &sandbox{procs: newTable(), id: "one", vm: startVM{until: make(chan struct{})}, asked: creation{Env: map[string]string{"A": strings.Repeat("x", long/2)}}}
 		s.sandboxes["one"] = b
 		for i := range maxProcs {
 			config := processConfig{Cmd: "sh", Args: []string{strings.Repeat("\x01", long/6)}} // six bytes each in JSON
-			if err := b.start(t.Context(), newProcess(config, fmt.Sprint("tag ", i), false, i%2 == 0), vm.Command{}); err != nil {
+			if err := b.start(t.Context(), live.New(started{config, fmt.Sprint("tag ", i)}, false, i%2 == 0), vm.Command{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -94,7 +81,7 @@ func TestSavedProcesses(t *testing.T) {
 			t.Errorf("%+.200v", one)
 		}
 		close(b.vm.(startVM).until)
-		b.procs.wait()
+		b.procs.Wait()
 	}
 	for _, bad := range []savedProcesses{
 		{Last: 1, Running: []savedProcess{{PID: 2}}}, {Last: 1, Running: []savedProcess{{PID: 0}}}, {Last: 3, Running: []savedProcess{{PID: 2}, {PID: 2}}},
@@ -103,5 +90,40 @@ func TestSavedProcesses(t *testing.T) {
 		if bad.check() == nil {
 			t.Errorf("%.200v is accepted", bad)
 		}
+	}
+}
+
+// TestCallOfSandboxThatGoes: a call that waits in a sandbox that is removed gets the answer of a sandbox that is not there, one whose time is over
+// gets the code of that.
+func TestCallOfSandboxThatGoes(t *testing.T) {
+	h := serve(t, false)
+	life, remove := context.WithCancel(t.Context())
+	until := make(chan struct{})
+	b := &sandbox{procs: newTable(), id: "one", vm: startVM{until: until}, live: life}
+	h.s.mu.Lock()
+	h.s.sandboxes["one"] = b
+	h.s.mu.Unlock()
+	defer func() {
+		h.s.mu.Lock()
+		delete(h.s.sandboxes, "one")
+		h.s.mu.Unlock()
+		close(until)
+		b.procs.Wait()
+	}()
+	if err := b.start(t.Context(), live.New(started{config: processConfig{Cmd: "sleep"}}, false, true), vm.Command{}); err != nil {
+		t.Fatal(err)
+	}
+	send := func(headers ...string) (int, string) {
+		return h.do("POST", "/process.Process/SendInput", strings.NewReader(`{"process":{"pid":1},"input":{"stdin":"eA=="}}`),
+			append([]string{"Content-Type", "application/json; charset=utf-8", "E2b-Sandbox-Id", "one", "X-Access-Token", h.s.token("one")}, headers...)...)
+	}
+	for _, limit := range []string{"20", "20.5"} { // the SDK for Python sends a fraction
+		if code, text := send("Connect-Timeout-Ms", limit); code != 504 || !strings.Contains(text, `"deadline_exceeded"`) {
+			t.Errorf("whose time of %s is over: %d %s", limit, code, text)
+		}
+	}
+	time.AfterFunc(50*time.Millisecond, remove)
+	if code, text := send(); code != 502 || text != `{"code":502,"message":"The sandbox was not found","sandboxId":"one"}`+"\n" {
+		t.Errorf("of a sandbox that goes: %d %s", code, text)
 	}
 }

@@ -22,7 +22,7 @@ install "$dir"
 (cd "$here/../../.." && go build -o "$dir/agentvm" ./cmd/agentvm)
 mkdir -m 700 "$dir/store"
 export AGENTVM_STORE="$dir/store" E2B_API_KEY=e2b_0123456789abcdef0123456789 E2B_GUIDE="$here/../../../docs/guide/e2b.md"
-echo "$E2B_API_KEY" >"$dir/key"
+(umask 077 && echo "$E2B_API_KEY" >"$dir/key")
 "$dir/agentvm" e2b --listen 127.0.0.1:0 --key-file "$dir/key" --image "$image" 2>"$dir/log" &
 server=$!
 for _ in $(seq 100); do
@@ -30,4 +30,5 @@ for _ in $(seq 100); do
 	[ -z "$url" ] || break
 	sleep 0.1
 done
+[ -n "$url" ] || { cat "$dir/log" >&2; exit 1; }
 E2B_API_URL=$url E2B_SANDBOX_URL=$url node "$dir/sdk.mjs"

@@ -32,6 +32,7 @@ import (
 	"agentvm/egress"
 	"agentvm/internal/api/e2b/wire"
 	"agentvm/internal/api/kinds"
+	"agentvm/internal/api/live"
 	"agentvm/internal/httpserver"
 	"agentvm/internal/network/reach"
 )
@@ -54,7 +55,7 @@ type VM interface {
 // VMs makes the VMs. Methods are called from several goroutines.
 type VMs interface {
 	// Create starts a VM with variables, as KEY=VALUE, and a policy, and returns when it runs. adopt are the keys of commands with which a
-	// client of a VM that continues goes on; see client.VM.Adopt.
+	// client of a VM that continues does so too; see client.VM.Adopt.
 	Create(ctx context.Context, name string, env []string, policy egress.Policy, adopt []string) (VM, error)
 	// Open connects to a VM that runs.
 	Open(ctx context.Context, name string) (VM, error)
@@ -285,7 +286,7 @@ type sandbox struct {
 	cut    context.CancelFunc
 	gone   bool
 
-	procs   table
+	procs   *live.Table[started]
 	watches watches
 }
 
@@ -321,7 +322,7 @@ func (s *Server) remove(b *sandbox) {
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
 	err := s.config.VMs.Remove(ctx, b.id)
-	b.procs.wait()
+	b.procs.Wait()
 	if err = errors.Join(err, b.vm.Close()); err != nil {
 		s.config.Logger.Warn("a sandbox was not removed", "name", b.id, "err", err)
 	}

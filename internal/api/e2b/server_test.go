@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"mime/multipart"
 	"net"
 	"net/http"
@@ -333,7 +334,7 @@ func TestPolicyNarrows(t *testing.T) {
 	}
 }
 
-// TestStalledClients has clients that begin a request and go on no more.
+// TestStalledClients: clients begin a request and then send nothing more.
 func TestStalledClients(t *testing.T) {
 	h := serve(t, false)
 	h.s.stall = 50 * time.Millisecond
@@ -469,16 +470,16 @@ func TestEnvd(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%q", got)
 	}
-	if got := h.stream(id, "process.Process/Start", start("sleep 100"), "Connect-Timeout-Ms", "300"); !strings.Contains(strings.Join(got, ""), deadlineExceeded) {
+	if got := h.stream(id, "process.Process/Start", start("sleep 100"), "Connect-Timeout-Ms", "300"); !strings.Contains(strings.Join(got, ""), "deadline_exceeded") {
 		t.Errorf("%q", got)
 	}
 	if got := h.stream(id, "process.Process/Start", start("sleep 0.5"), "Keepalive-Ping-Interval", "0"); !strings.Contains(strings.Join(got, ""), `"exited":true`) {
 		t.Errorf("%q", got)
 	}
-	if got := h.stream(id, "process.Process/Start", `{"process":{"cmd":"/bin/true","cwd":"/nowhere"}}`); len(got) != 1 || !strings.Contains(got[0], invalidArgument) {
+	if got := h.stream(id, "process.Process/Start", `{"process":{"cmd":"/bin/true","cwd":"/nowhere"}}`); len(got) != 1 || !strings.Contains(got[0], "invalid_argument") {
 		t.Errorf("%q", got)
 	}
-	if got := h.stream(id, "process.Process/Connect", `{"process":{"pid":99}}`); len(got) != 1 || !strings.Contains(got[0], notFound) {
+	if got := h.stream(id, "process.Process/Connect", `{"process":{"pid":99}}`); len(got) != 1 || !strings.Contains(got[0], "not_found") {
 		t.Errorf("%q", got)
 	}
 	cut := make(chan []string)
@@ -497,18 +498,19 @@ func TestEnvd(t *testing.T) {
 	}{
 		{"process.Process/List", `{}`, 200, `"tag":"cat"`},
 		{"process.Process/SendSignal", `{"process":{"tag":"cat"},"signal":"SIGNAL_STOP"}`, 400, "SIGNAL_SIGKILL"},
-		{"process.Process/SendSignal", `{"process":{"pid":99},"signal":"SIGNAL_SIGKILL"}`, 404, notFound},
-		{"process.Process/SendSignal", `{`, 400, invalidArgument},
+		{"process.Process/SendSignal", `{"process":{"pid":99},"signal":"SIGNAL_SIGKILL"}`, 404, "not_found"},
+		{"process.Process/SendSignal", `{`, 400, "invalid_argument"},
 		{"process.Process/CloseStdin", `{"process":{"tag":"cat"}}`, 200, "{}"},
+		{"process.Process/SendInput", `{"process":{"tag":"cat"},"input":{"stdin":"eA=="}}`, 400, "failed_precondition"},
 		{"filesystem.Filesystem/MakeDir", `{"path":"d/e"}`, 200, `"path":"/root/d/e"`},
-		{"filesystem.Filesystem/MakeDir", `{"path":"/root/d/e"}`, 409, alreadyExists},
-		{"filesystem.Filesystem/MakeDir", `{"path":"/etc/passwd/x"}`, 400, invalidArgument},
+		{"filesystem.Filesystem/MakeDir", `{"path":"/root/d/e"}`, 409, "already_exists"},
+		{"filesystem.Filesystem/MakeDir", `{"path":"/etc/passwd/x"}`, 400, "invalid_argument"},
 		{"filesystem.Filesystem/Move", `{"source":"d/e","destination":"f/g"}`, 200, `"path":"/root/f/g"`},
-		{"filesystem.Filesystem/Stat", `{"path":"d/e"}`, 404, notFound},
-		{"filesystem.Filesystem/Stat", `{"path":"a\u0000b"}`, 400, invalidArgument},
+		{"filesystem.Filesystem/Stat", `{"path":"d/e"}`, 404, "not_found"},
+		{"filesystem.Filesystem/Stat", `{"path":"a\u0000b"}`, 400, "invalid_argument"},
 		{"filesystem.Filesystem/ListDir", `{"path":"/root/../root","depth":2}`, 200, `"path":"/root/f/g"`},
 		{"filesystem.Filesystem/Remove", `{"path":"f"}`, 200, "{}"},
-		{"filesystem.Filesystem/Remove", `{"path":"/tmp/.."}`, 400, invalidArgument},
+		{"filesystem.Filesystem/Remove", `{"path":"/tmp/.."}`, 400, "invalid_argument"},
 	} {
 		if code, text := h.rpc(id, c.method, c.body); code != c.code || !strings.Contains(text, c.text) {
 			t.Errorf("%s %s: %d %.300s, want %d with %q", c.method, c.body, code, text, c.code, c.text)
@@ -537,7 +539,7 @@ func TestEnvd(t *testing.T) {
 	if code, text := h.do("GET", "/files?path=/tmp/two", nil, headers...); code != 200 || text != "/tmp/two" {
 		t.Error(code, text)
 	}
-	if code, text := h.do("GET", "/files?path=/tmp/two&username=nobody-at-all", nil, headers...); code != 401 || !strings.Contains(text, "no user") {
+	if code, text := h.do("GET", "/files?path=/tmp/two&username=stranger", nil, headers...); code != 401 || !strings.Contains(text, "no user") {
 		t.Error(code, text)
 	}
 
@@ -557,17 +559,28 @@ func TestEnvd(t *testing.T) {
 	}
 }
 
+// TestKinds: each kind of error has one status of the control API. Package rpc has the codes of envd.
+func TestKinds(t *testing.T) {
+	for err, want := range map[error]int{
+		errors.New("no more is known"): 500, fs.ErrInvalid: 400, fs.ErrNotExist: 404, client.ErrExists: 409, fs.ErrPermission: 403, &http.MaxBytesError{}: 413,
+		os.ErrDeadlineExceeded: 408, context.Canceled: 503, context.DeadlineExceeded: 504, fail(429, "its own"): 429, fmt.Errorf("in: %w", fail(502, "its own")): 502,
+	} {
+		w := httptest.NewRecorder()
+		writeError(w, err)
+		if w.Code != want || !strings.Contains(w.Body.String(), fmt.Sprintf(`{"code":%d,"message":%q}`, want, err)) {
+			t.Errorf("%v: %d %s, want %d", err, w.Code, w.Body, want)
+		}
+	}
+}
+
 func FuzzRequests(f *testing.F) {
 	f.Add([]byte("\x00\x00\x00\x00\x02{}"), "~/../x")
 	f.Add([]byte(`{"process":{"cmd":"a","envs":{"A":"b"}},"pty":{"size":{"cols":1}}}`), "/a")
 	f.Add([]byte(`{"denyOut":["0.0.0.0/0"],"allowOut":["*.example.org:443"]}`), "a/../../b")
 	f.Fuzz(func(t *testing.T, b []byte, p string) {
-		if message, err := readEnvelope(bytes.NewReader(b)); err == nil && len(message) != len(b)-5 {
-			t.Errorf("a message of %d bytes out of %d", len(message), len(b))
+		for _, message := range []any{new(startRequest), new(selectRequest), new(pathRequest)} {
+			_ = codec{}.Unmarshal(b, message)
 		}
-		_, _ = decode[startRequest](b)
-		_, _ = decode[selectRequest](b)
-		_, _ = decode[pathRequest](b)
 		var n network
 		if json.Unmarshal(b, &n) == nil {
 			most := egress.Policy{Mode: egress.None}

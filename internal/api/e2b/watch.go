@@ -2,10 +2,8 @@ package e2b
 
 import (
 	"cmp"
-	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
 	"path"
@@ -14,6 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"connectrpc.com/connect"
+
+	"agentvm/internal/api/rpc"
 	"agentvm/vm"
 )
 
@@ -51,7 +52,7 @@ func (w *watches) add() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.count == maxWatches {
-		return &rpcError{resourceExhausted, fmt.Sprintf("the sandbox has %d watched directories already", maxWatches)}
+		return rpc.Errorf(connect.CodeResourceExhausted, "the sandbox has %d watched directories already", maxWatches)
 	}
 	w.count++
 	return nil
@@ -83,7 +84,7 @@ func (c *call) watch(q *watchRequest) (*watcher, error) {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return nil, &rpcError{invalidArgument, "path is not a directory: " + dir}
+		return nil, rpc.Errorf(connect.CodeInvalidArgument, "path is not a directory: %s", dir)
 	}
 	w := &watcher{dir: dir, recursive: q.Recursive, entries: q.IncludeEntry}
 	w.seen, err = w.look(c)
@@ -110,7 +111,7 @@ func (w *watcher) look(c *call) (map[string]vm.FileInfo, error) {
 		return nil
 	})
 	if errors.Is(err, errEnough) {
-		return nil, &rpcError{resourceExhausted, fmt.Sprintf("there are more than %d entries: watch a smaller directory", maxEntries)}
+		return nil, rpc.Errorf(connect.CodeResourceExhausted, "there are more than %d entries: watch a smaller directory", maxEntries)
 	}
 	return seen, err
 }
@@ -168,11 +169,7 @@ func differences(before, now map[string]vm.FileInfo) []fileEvent {
 }
 
 // watchDir streams the changes of a directory.
-func watchDir(c *call, body []byte, out *stream) error {
-	q, err := decode[watchRequest](body)
-	if err != nil {
-		return err
-	}
+func watchDir(c *call, q *watchRequest, send sender) error {
 	if err := c.sandbox.watches.add(); err != nil {
 		return err
 	}
@@ -181,20 +178,14 @@ func watchDir(c *call, body []byte, out *stream) error {
 	if err != nil {
 		return err
 	}
-	timeout, keepalive := timing(c.Header)
-	ctx := c.live
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
-	}
-	if err := out.send(0, map[string]any{"start": struct{}{}}); err != nil {
+	quiet := keepalive(c.Header)
+	if err := send(map[string]any{"start": struct{}{}}); err != nil {
 		return err
 	}
 	for sent, pause := time.Now(), lookPause; ; {
 		select {
-		case <-ctx.Done():
-			return ctx.Err()
+		case <-c.live.Done():
+			return c.live.Err()
 		case <-time.After(pause):
 		}
 		began := time.Now()
@@ -204,13 +195,13 @@ func watchDir(c *call, body []byte, out *stream) error {
 		}
 		pause = max(lookPause, lookShare*time.Since(began))
 		for _, e := range list {
-			if err := out.send(0, map[string]any{"filesystem": e}); err != nil {
+			if err := send(map[string]any{"filesystem": e}); err != nil {
 				return err
 			}
 			sent = time.Now()
 		}
-		if keepalive > 0 && time.Since(sent) >= keepalive {
-			if err := out.send(0, map[string]any{"keepalive": struct{}{}}); err != nil {
+		if quiet > 0 && time.Since(sent) >= quiet {
+			if err := send(map[string]any{"keepalive": struct{}{}}); err != nil {
 				return err
 			}
 			sent = time.Now()
@@ -245,7 +236,7 @@ func (w *watches) find(id string) (*watcher, error) {
 	if found := w.asked[id]; found != nil {
 		return found, nil
 	}
-	return nil, &rpcError{notFound, fmt.Sprintf("there is no watcher %.100q", id)}
+	return nil, rpc.Errorf(connect.CodeNotFound, "there is no watcher %.100q", id)
 }
 
 func watcherEvents(c *call, q *watchRequest) (any, error) {

@@ -1,5 +1,5 @@
-// Package kinds says of which kind an error is. Each protocol then answers the errors of a kind in one way, by a table, and a new error gets its
-// answer in all protocols at one place.
+// Package kinds finds the kind of an error. Each protocol answers the errors of a kind in one way, by a table, so that one line gives a new error its
+// answer in all protocols.
 package kinds
 
 import (
@@ -13,6 +13,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/images"
+	"agentvm/internal/api/live"
 	"agentvm/vm"
 )
 
@@ -45,9 +46,9 @@ func Of(err error) Kind {
 	_, denied := errors.AsType[*vm.AccessError](err)
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
-	case is(client.ErrNotFound, fs.ErrNotExist, images.ErrNotFound, syscall.ESRCH):
+	case is(client.ErrNotFound, fs.ErrNotExist, images.ErrNotFound, syscall.ESRCH, live.ErrProcessEnded):
 		return NotFound
-	case is(client.ErrExists, client.ErrRunning, client.ErrNotRunning, egress.ErrPolicyChanged, fs.ErrExist, syscall.ENOTEMPTY):
+	case is(client.ErrExists, client.ErrRunning, client.ErrNotRunning, egress.ErrPolicyChanged, fs.ErrExist, syscall.ENOTEMPTY, live.ErrInputEnded):
 		return Conflict
 	case denied, is(fs.ErrPermission):
 		return Denied

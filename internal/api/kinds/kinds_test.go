@@ -13,6 +13,7 @@ import (
 	"agentvm/client"
 	"agentvm/egress"
 	"agentvm/images"
+	"agentvm/internal/api/live"
 	"agentvm/vm"
 )
 
@@ -21,9 +22,9 @@ func TestOf(t *testing.T) {
 		err  error
 		want Kind
 	}{
-		{client.ErrNotFound, NotFound}, {&fs.PathError{Op: "open", Path: "x", Err: syscall.ENOENT}, NotFound}, {images.ErrNotFound, NotFound}, {syscall.ESRCH, NotFound},
+		{client.ErrNotFound, NotFound}, {&fs.PathError{Op: "open", Path: "x", Err: syscall.ENOENT}, NotFound}, {images.ErrNotFound, NotFound}, {syscall.ESRCH, NotFound}, {live.ErrProcessEnded, NotFound},
 		{client.ErrExists, Conflict}, {client.ErrRunning, Conflict}, {client.ErrNotRunning, Conflict}, {egress.ErrPolicyChanged, Conflict}, {syscall.EEXIST, Conflict},
-		{syscall.ENOTEMPTY, Conflict},
+		{syscall.ENOTEMPTY, Conflict}, {live.ErrInputEnded, Conflict},
 		{&vm.AccessError{}, Denied}, {syscall.EACCES, Denied}, {syscall.EPERM, Denied},
 		{&http.MaxBytesError{}, TooLarge}, {os.ErrDeadlineExceeded, Stalled}, {context.Canceled, Ended}, {context.DeadlineExceeded, Timeout},
 		{fs.ErrInvalid, Invalid}, {syscall.EISDIR, Invalid}, {syscall.ENOTDIR, Invalid}, {syscall.ENAMETOOLONG, Invalid},

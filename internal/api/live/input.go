@@ -9,8 +9,8 @@ import (
 
 var (
 	// ErrInputEnded is Write's error after End.
-	ErrInputEnded = errors.New("the standard input has ended")
-	// ErrProcessEnded is Write's error after the end of the process.
+	ErrInputEnded = errors.New("the standard input is closed")
+	// ErrProcessEnded is the error of Write, and of a Process's Signal, after the end of the process.
 	ErrProcessEnded = errors.New("the process has ended")
 )
 

@@ -33,8 +33,8 @@ type execInput struct {
 	Stdin      string            `json:"stdin,omitempty" jsonschema:"standard input, which ends after it unless interactive is set"`
 	Interact   bool              `json:"interactive,omitempty" jsonschema:"keep standard input open for process, action write"`
 	Background bool              `json:"background,omitempty" jsonschema:"return at once, with the id of the process"`
-	Yield      *float64          `json:"yield_seconds,omitempty" jsonschema:"return after so many seconds when the command still runs; default 45"`
-	Timeout    float64           `json:"timeout_seconds,omitempty" jsonschema:"kill the command and all it has started after so many seconds; default never"`
+	Yield      *float64          `json:"yield_seconds,omitempty" jsonschema:"return after this number of seconds when the command still runs; default 45"`
+	Timeout    float64           `json:"timeout_seconds,omitempty" jsonschema:"kill the command and all it has started after this number of seconds; default never"`
 	MaxOutput  int               `json:"max_output,omitempty" jsonschema:"bytes of output in the result, 64 to 40000; default 16000"`
 }
 
@@ -216,12 +216,12 @@ type processInput struct {
 	VM        string   `json:"vm,omitempty" jsonschema:"the VM; default: the server's"`
 	Action    string   `json:"action"`
 	Process   string   `json:"process,omitempty" jsonschema:"id of the process, except for list"`
-	From      uint64   `json:"from,omitempty" jsonschema:"the first byte of output to return: next of the result before; default 0, the beginning"`
+	From      uint64   `json:"from,omitempty" jsonschema:"the first byte of output to return: next of the previous result; default 0, the beginning"`
 	MaxOutput int      `json:"max_output,omitempty" jsonschema:"bytes of output in the result, 64 to 40000; default 16000"`
 	Yield     *float64 `json:"yield_seconds,omitempty" jsonschema:"how long to wait for the process to end, or to write max_output bytes; default 0, with write 1"`
 	Input     string   `json:"input,omitempty" jsonschema:"for write: text for standard input"`
 	EndInput  bool     `json:"end_input,omitempty" jsonschema:"for write: standard input ends after it"`
-	Signal    int      `json:"signal,omitempty" jsonschema:"for kill: a Linux signal to send to the process group, as 2 or 15; default: kill it and all it has started"`
+	Signal    int      `json:"signal,omitempty" jsonschema:"for kill: a Linux signal to send to the process group, such as 2 or 15; default: kill it and all it has started"`
 }
 
 // processList is how many processes are listed; a VM keeps a hundred that have ended.

@@ -25,7 +25,7 @@ type readInput struct {
 	Line      int64  `json:"line,omitempty" jsonschema:"the first line to return, from 1; not with offset"`
 	Lines     int64  `json:"lines,omitempty" jsonschema:"how many lines to return; default: as many as max_output allows"`
 	Offset    int64  `json:"offset,omitempty" jsonschema:"the first byte to return; not with line"`
-	Base64    bool   `json:"base64,omitempty" jsonschema:"return the bytes in base64, for files that are no text"`
+	Base64    bool   `json:"base64,omitempty" jsonschema:"return the bytes in base64, for files that are not text"`
 	MaxOutput int    `json:"max_output,omitempty" jsonschema:"bytes of content in the result, 64 to 40000; default 16000"`
 }
 
@@ -125,7 +125,7 @@ type writeInput struct {
 	Path    string `json:"path" jsonschema:"absolute path in the VM"`
 	Content string `json:"content"`
 	Base64  bool   `json:"base64,omitempty" jsonschema:"content is base64"`
-	Mode    string `json:"mode,omitempty" jsonschema:"permissions in octal, as 755; default: those of the file that is replaced, or 644"`
+	Mode    string `json:"mode,omitempty" jsonschema:"permissions in octal, such as 755; default: those of the file that is replaced, or 644"`
 }
 
 type writeOutput struct {
@@ -215,7 +215,7 @@ func (s *Server) editFile(ctx context.Context, req *sdk.CallToolRequest, in edit
 type listInput struct {
 	VM    string `json:"vm,omitempty" jsonschema:"the VM; default: the server's"`
 	Path  string `json:"path" jsonschema:"absolute path in the VM"`
-	After string `json:"after,omitempty" jsonschema:"return entries behind this name: next of the result before"`
+	After string `json:"after,omitempty" jsonschema:"return entries after this name: next of the previous result"`
 }
 
 type listEntry struct {

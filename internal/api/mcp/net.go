@@ -16,6 +16,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
+	"agentvm/internal/settings"
 	"agentvm/nat"
 )
 
@@ -31,16 +32,17 @@ type netInput struct {
 }
 
 type netOutput struct {
-	VM       string       `json:"vm"`
-	Mode     string       `json:"mode,omitempty"`
-	Allow    []string     `json:"allow,omitempty"`
-	AllowSNI []string     `json:"allow_sni,omitempty" jsonschema:"allowed to connections that name such a server themselves"`
-	Deny     []string     `json:"deny,omitempty"`
-	Decision *netDecision `json:"decision,omitempty"`
-	Denials  []netDenial  `json:"denials,omitempty"`
-	Granted  *bool        `json:"granted,omitempty" jsonschema:"of ask: what the user has decided"`
-	Cut      int          `json:"connections_cut,omitempty"`
-	Warnings []string     `json:"warnings,omitempty"`
+	VM           string       `json:"vm"`
+	Mode         string       `json:"mode,omitempty"`
+	Allow        []string     `json:"allow,omitempty" rules:"allow"`
+	AllowSNI     []string     `json:"allow_sni,omitempty" rules:"allow-sni" jsonschema:"allowed to connections that name such a server themselves"`
+	AllowPrivate []string     `json:"allow_private,omitempty" rules:"allow-private" jsonschema:"private networks that are allowed"`
+	Deny         []string     `json:"deny,omitempty" rules:"deny"`
+	Decision     *netDecision `json:"decision,omitempty"`
+	Denials      []netDenial  `json:"denials,omitempty"`
+	Granted      *bool        `json:"granted,omitempty" jsonschema:"of ask: what the user has decided"`
+	Cut          int          `json:"connections_cut,omitempty"`
+	Warnings     []string     `json:"warnings,omitempty"`
 }
 
 type netDecision struct {
@@ -146,8 +148,9 @@ func (s *Server) net(ctx context.Context, req *sdk.CallToolRequest, in netInput)
 
 func (o *netOutput) set(p egress.Policy) {
 	o.Mode, o.Warnings = string(p.Effective()), p.Warnings()
-	rules := p.Texts()
-	o.Allow, o.AllowSNI, o.Deny = rules["allow"], rules["allow-sni"], rules["deny"]
+	for list, texts := range settings.RuleFields(o) {
+		*texts = p.Texts()[list]
+	}
 }
 
 func parseRules(texts []string) (rules []egress.Rule, err error) {

@@ -1,5 +1,5 @@
 // Package pod serves the VM of a pod of a cluster to the cluster's gateways: E2B's protocols and the HTTP API, from the packages that serve them on
-// one host. It adds who may ask (ticket), and that the sandbox is a VM that runs already.
+// one host. It adds the check of who may ask (ticket), and a sandbox whose VM runs already.
 //
 //	gateway ── ticket ──► Handler ──► e2b: /sandboxes, envd, ports
 //	                         └──────► serve: /v1/vms/ID/...

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"agentvm/internal/api/kinds"
@@ -120,12 +121,14 @@ func (s *Server) notCalled(r *http.Request) string {
 	return fmt.Sprintf("this server is not called %q: name it with --host", r.Host)
 }
 
-var soundsSecret = regexp.MustCompile(`TOKEN|SECRET|PASSWORD|PASSWD|CRED|KEY|AUTH|BEARER|PRIVATE|CERT`)
+var soundsSecret = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`TOKEN|SECRET|PASSWORD|PASSWD|CRED|KEY|AUTH|BEARER|PRIVATE|CERT`)
+})
 
 func (s *Server) metadata() map[string]string {
 	told := make(map[string]string)
 	for name, value := range s.options.Metadata {
-		if !soundsSecret.MatchString(strings.ToUpper(name)) {
+		if !soundsSecret().MatchString(strings.ToUpper(name)) {
 			told[name] = value
 		}
 	}
@@ -206,14 +209,14 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, at string) error {
 	return nil
 }
 
-var modes = regexp.MustCompile(`^0[0-7]{3}$`)
+var modes = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^0[0-7]{3}$`) })
 
 // put writes a file from the body, or from its part "file".
 func (s *Server) put(w http.ResponseWriter, r *http.Request, at string) error {
 	mode := uint64(0o644)
 	if r.URL.Query().Has("mode") {
 		text := r.URL.Query().Get("mode")
-		if !modes.MatchString(text) {
+		if !modes().MatchString(text) {
 			return invalid("mode %q: want 0 and three octal digits, as 0644", text)
 		}
 		mode, _ = strconv.ParseUint(text, 8, 32)

@@ -10,28 +10,23 @@ import (
 	"path"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
-	"google.golang.org/protobuf/proto"
+	"connectrpc.com/connect"
 
 	"agentvm/internal/api/live"
+	"agentvm/internal/api/rpc"
 	pb "agentvm/internal/api/sandboxd/processv1"
 	"agentvm/vm"
 )
 
 const (
 	maxOutput = 4 << 20               // bytes of each stream that Execute keeps; clients take no larger answer by default
-	maxChunk  = 32 << 10              // bytes of output in an event
 	startTime = 20 * time.Millisecond // after which a silent process has started
 )
 
 // process is a process of the VM that a client's call lives as long as.
-type process struct {
-	vm.Process
-	stdin    *live.Input // nil: it has none
-	terminal bool
-}
+type process = live.Process[struct{}]
 
 // command translates a request.
 func (s *Server) command(ctx context.Context, c *pb.ProcessConfig) (out vm.Command, err error) {
@@ -40,13 +35,13 @@ func (s *Server) command(ctx context.Context, c *pb.ProcessConfig) (out vm.Comma
 		out.Env = append(out.Env, key+"="+value)
 	}
 	if _, err := out.Arguments(); err != nil {
-		return out, errorf(codeInvalidArgument, "%v", err)
+		return out, rpc.Errorf(connect.CodeInvalidArgument, "%v", err)
 	}
 	dir := c.GetCwd()
 	if path.IsAbs(dir) { // then in the root as the VM sees it
 		root := strings.TrimSuffix(s.root, "/")
 		if dir = path.Clean(dir); dir != s.root && !strings.HasPrefix(dir, root+"/") {
-			return out, errorf(codePermissionDenied, "cwd %q: %v", c.GetCwd(), errEscapes)
+			return out, rpc.Errorf(connect.CodePermissionDenied, "cwd %q: %v", c.GetCwd(), errEscapes)
 		}
 		dir = strings.TrimPrefix(strings.TrimPrefix(dir, root), "/")
 	}
@@ -55,76 +50,24 @@ func (s *Server) command(ctx context.Context, c *pb.ProcessConfig) (out vm.Comma
 		err = fmt.Errorf("no directory: %w", fs.ErrNotExist)
 	}
 	if err != nil {
-		return out, errorf(codeOf(err), "cwd %q: %v", c.GetCwd(), err)
+		return out, fmt.Errorf("cwd %q: %w", c.GetCwd(), err)
 	}
 	out.Dir = at
 	return out, nil
 }
 
-func codeOf(err error) code {
+// launch starts a process.
+func (s *Server) launch(ctx context.Context, p *process, command vm.Command) error {
+	err := s.processes.Start(p, func(uint32) (vm.Process, error) { return s.options.VM.Start(ctx, command) })
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ESRCH):
-		return codeNotFound
-	case errors.Is(err, fs.ErrPermission):
-		return codePermissionDenied
-	case errors.Is(err, fs.ErrInvalid):
-		return codeInvalidArgument
-	case errors.Is(err, context.Canceled):
-		return codeCanceled
-	case errors.Is(err, context.DeadlineExceeded):
-		return codeDeadlineExceeded
+	case errors.Is(err, live.ErrClosed):
+		return rpc.Errorf(connect.CodeUnavailable, "the server is ending")
+	case errors.Is(err, live.ErrFull):
+		return rpc.Errorf(connect.CodeResourceExhausted, "%d processes run already", maxProcesses)
+	case errors.Is(err, live.ErrNumbers):
+		return rpc.Errorf(connect.CodeResourceExhausted, "%w", err)
 	}
-	return codeInternal
-}
-
-// launch starts a process under a number. release takes that back.
-func (s *Server) launch(ctx context.Context, command vm.Command) (p *process, id int32, release func(), err error) {
-	p = &process{terminal: command.Terminal != nil}
-	p.stdin, _ = command.Stdin.(*live.Input)
-	s.mu.Lock()
-	switch {
-	case s.stopping.Load():
-		err = errorf(codeUnavailable, "the server is ending")
-	case len(s.processes) >= maxProcesses:
-		err = errorf(codeResourceExhausted, "%d processes run already", maxProcesses)
-	case s.last == math.MaxInt32:
-		err = errorf(codeResourceExhausted, "there are no numbers for processes any more: start the server again")
-	default:
-		s.last++
-		id = s.last
-		s.processes[id] = nil // it has a place, and no process yet
-	}
-	s.mu.Unlock()
-	if err != nil {
-		return nil, 0, nil, err
-	}
-	release = func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.processes, id)
-	}
-	if p.Process, err = s.options.VM.Start(ctx, command); err != nil {
-		release()
-		return nil, 0, nil, errorf(codeOf(err), "%v", err)
-	}
-	s.mu.Lock()
-	s.processes[id] = p
-	s.mu.Unlock()
-	return p, id, release, nil
-}
-
-// wait waits for a process's end, and ends it when the client goes.
-func (p *process) wait(ctx context.Context) (*vm.Result, error) {
-	result, err := p.Wait(ctx)
-	if err == nil {
-		return result, nil
-	}
-	late, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTime)
-	defer cancel()
-	if killed := p.Kill(late); killed == nil {
-		_, _ = p.Wait(late)
-	}
-	return nil, errorf(codeOf(err), "%v", err)
+	return err
 }
 
 // refusalOf is the error of a program that the guest could not execute: it says so itself, in the words of the supervisor, and with an exit code.
@@ -133,9 +76,9 @@ func refusalOf(r *vm.Result, stderr []byte) error {
 	switch {
 	case !found || r.Signal != 0:
 	case r.ExitCode == 127:
-		return errorf(codeNotFound, "%s", strings.ToValidUTF8(strings.TrimSpace(string(text)), "\uFFFD"))
+		return rpc.Errorf(connect.CodeNotFound, "%s", strings.ToValidUTF8(strings.TrimSpace(string(text)), "\uFFFD"))
 	case r.ExitCode == 126:
-		return errorf(codePermissionDenied, "%s", strings.ToValidUTF8(strings.TrimSpace(string(text)), "\uFFFD"))
+		return rpc.Errorf(connect.CodePermissionDenied, "%s", strings.ToValidUTF8(strings.TrimSpace(string(text)), "\uFFFD"))
 	}
 	return nil
 }
@@ -154,13 +97,14 @@ func (s *Server) execute(ctx context.Context, in *pb.ExecuteRequest) (*pb.Execut
 		return nil, err
 	}
 	command.MaxOutput = maxOutput
-	p, _, release, err := s.launch(ctx, command)
-	if err != nil {
+	p := live.New(struct{}{}, false, false)
+	if err := s.launch(ctx, p, command); err != nil {
 		return nil, err
 	}
-	defer release()
-	r, err := p.wait(ctx)
+	defer s.processes.Remove(p)
+	r, err := p.Wait(ctx)
 	if err != nil {
+		p.End(ctx)
 		return nil, err
 	}
 	if len(r.Stdout) == 0 {
@@ -169,13 +113,13 @@ func (s *Server) execute(ctx context.Context, in *pb.ExecuteRequest) (*pb.Execut
 		}
 	}
 	if r.StdoutTruncated.Dropped > 0 || r.StderrTruncated.Dropped > 0 {
-		return nil, errorf(codeResourceExhausted, "the command wrote more than %d bytes to a stream, and ended with %d: use Start", maxOutput, exitCode(r))
+		return nil, rpc.Errorf(connect.CodeResourceExhausted, "the command wrote more than %d bytes to a stream, and ended with %d: use Start", maxOutput, exitCode(r))
 	}
 	return &pb.ExecuteResponse{ExitCode: exitCode(r), Stdout: r.Stdout, Stderr: r.Stderr}, nil
 }
 
 // start runs a process whose output is sent while it runs.
-func (s *Server) start(ctx context.Context, in *pb.StartRequest, send func(proto.Message) error) error {
+func (s *Server) start(ctx context.Context, in *pb.StartRequest, send func(*pb.StartResponse) error) error {
 	command, err := s.command(ctx, in.GetConfig())
 	if err != nil {
 		return err
@@ -185,144 +129,115 @@ func (s *Server) start(ctx context.Context, in *pb.StartRequest, send func(proto
 			return err
 		}
 	}
-	over := make(chan struct{})
-	defer close(over)
-	out := &output{ctx: ctx, to: send, wrote: make(chan struct{}), begun: make(chan struct{})}
-	command.Stdin = live.NewInput(over)
-	command.Stdout = writer(func(p []byte) error {
-		return out.write(p, false, func(b []byte) *pb.StartResponse { return &pb.StartResponse{Event: &pb.StartResponse_Stdout{Stdout: b}} })
-	})
-	command.Stderr = writer(func(p []byte) error { return out.write(p, true, stderrEvent) })
-	p, id, release, err := s.launch(ctx, command)
-	if err != nil {
+	p := live.New(struct{}{}, in.Pty != nil, true)
+	p.Connect(&command)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	output, leave := p.Follow(ctx.Done())
+	defer leave()
+	if err := s.launch(ctx, p, command); err != nil {
 		return err
 	}
-	defer release()
-	timer := time.NewTimer(startTime)
-	defer timer.Stop()
-	select {
-	case <-p.Done(): // perhaps it could not be executed: then the error is the whole answer
-	case <-out.wrote:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-	select {
-	case <-p.Done():
-		if r, err := p.Wait(ctx); err == nil && out.refusal != nil {
-			if err := refusalOf(r, out.refusal); err != nil {
-				return err
-			}
-			if err := out.begin(id); err != nil {
-				return err
-			}
-			return out.send(&pb.StartResponse{Event: &pb.StartResponse_Exit{Exit: &pb.ExitEvent{ExitCode: exitCode(r)}}})
-		}
-	default:
-	}
-	beginErr := out.begin(id)
-	r, err := p.wait(ctx)
-	if err = errors.Join(beginErr, err); err != nil {
-		return err
-	}
-	return out.send(&pb.StartResponse{Event: &pb.StartResponse_Exit{Exit: &pb.ExitEvent{ExitCode: exitCode(r)}}})
-}
-
-func stderrEvent(b []byte) *pb.StartResponse {
-	return &pb.StartResponse{Event: &pb.StartResponse_Stderr{Stderr: b}}
-}
-
-func sizeOf(columns, rows uint32) (*vm.Size, error) {
-	if columns == 0 || rows == 0 || columns > math.MaxUint16 || rows > math.MaxUint16 {
-		return nil, errorf(codeInvalidArgument, "a terminal of %d columns and %d rows: want 1 to %d of each", columns, rows, math.MaxUint16)
-	}
-	return &vm.Size{Columns: uint16(columns), Rows: uint16(rows)}, nil
-}
-
-type writer func([]byte) error
-
-func (w writer) Write(p []byte) (int, error) {
-	if err := w(p); err != nil {
-		return 0, err
-	}
-	return len(p), nil
-}
-
-// output sends events: first the process's number, then what it writes. A client that does not read makes the process wait.
-type output struct {
-	ctx   context.Context
-	to    func(proto.Message) error
-	once  sync.Once
-	wrote chan struct{} // closed when there is output that waits for begin
-	begun chan struct{} // closed by begin
-
-	mu      sync.Mutex
-	ready   bool   // begun
-	refusal []byte // what may be why the program was not executed; begin sends it
-}
-
-func (o *output) write(p []byte, stderr bool, event func([]byte) *pb.StartResponse) error {
-	o.mu.Lock()
-	if !o.ready && stderr && o.refusal == nil && len(p) <= maxChunk && bytes.HasPrefix(p, []byte("agentvm: ")) {
-		o.refusal = bytes.Clone(p)
-		o.mu.Unlock()
-		return nil
-	}
-	o.mu.Unlock()
-	o.once.Do(func() { close(o.wrote) })
-	select {
-	case <-o.begun:
-	case <-o.ctx.Done():
-		return o.ctx.Err()
-	}
-	for len(p) > 0 {
-		n := min(len(p), maxChunk)
-		if err := o.send(event(p[:n])); err != nil { // the message is encoded when send returns
-			return err
-		}
-		p = p[n:]
-	}
-	return nil
-}
-
-func (o *output) send(event *pb.StartResponse) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.to(event)
-}
-
-func (o *output) begin(id int32) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	defer close(o.begun)
-	o.ready = true
-	err := o.to(&pb.StartResponse{Event: &pb.StartResponse_Init{Init: &pb.InitEvent{ProcessId: id}}})
-	if err == nil && o.refusal != nil {
-		err = o.to(stderrEvent(o.refusal))
+	defer s.processes.Remove(p)
+	err = (&answer{process: p, send: send}).follow(ctx, output)
+	if !p.Over() {
+		cancel() // it may wait for this client
+		p.End(ctx)
 	}
 	return err
 }
 
-// find returns a process that Start has started.
-func (s *Server) find(id int32) (*process, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p := s.processes[id]; p != nil {
-		return p, nil
-	}
-	return nil, errorf(codeNotFound, "there is no process %d", id)
+// answer sends events of a process: first its number, then what it writes.
+type answer struct {
+	process *process
+	send    func(*pb.StartResponse) error
+	begun   bool
+	refusal []byte // what may be why the program was not executed; begin sends it
 }
 
-// inputError is what a client gets for an error of an input.
-func inputError(err error) error {
-	switch {
-	case err == nil:
+// begin sends the number, once.
+func (a *answer) begin() error {
+	if a.begun {
 		return nil
-	case errors.Is(err, live.ErrInputEnded):
-		return errorf(codeFailedPrecondition, "its standard input was ended")
-	case errors.Is(err, live.ErrProcessEnded):
-		return errorf(codeNotFound, "the process has ended")
 	}
-	return errorf(codeOf(err), "%v", err)
+	a.begun = true
+	err := a.send(&pb.StartResponse{Event: &pb.StartResponse_Init{Init: &pb.InitEvent{ProcessId: int32(a.process.ID)}}})
+	if err == nil && a.refusal != nil {
+		err = a.send(&pb.StartResponse{Event: &pb.StartResponse_Stderr{Stderr: a.refusal}})
+	}
+	return err
+}
+
+func (a *answer) piece(p live.Piece) error {
+	if !a.begun && a.refusal == nil && p.Stderr && bytes.HasPrefix(p.Data, []byte("agentvm: ")) {
+		a.refusal = p.Data
+		return nil
+	}
+	if err := a.begin(); err != nil {
+		return err
+	}
+	if p.Stderr {
+		return a.send(&pb.StartResponse{Event: &pb.StartResponse_Stderr{Stderr: p.Data}})
+	}
+	return a.send(&pb.StartResponse{Event: &pb.StartResponse_Stdout{Stdout: p.Data}})
+}
+
+// follow sends events until the process ends. A silent process may be one that could not be executed: then the error is the whole answer.
+func (a *answer) follow(ctx context.Context, output <-chan live.Piece) error {
+	started := time.After(startTime)
+	for {
+		var err error
+		select {
+		case p := <-output:
+			err = a.piece(p)
+		case <-started:
+			err = a.begin()
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-a.process.Done():
+			for len(output) > 0 && err == nil {
+				err = a.piece(<-output)
+			}
+			if err == nil {
+				err = a.end(ctx)
+			}
+			return err
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (a *answer) end(ctx context.Context) error {
+	r, err := a.process.Wait(ctx)
+	if err != nil {
+		return err
+	}
+	if !a.begun {
+		if err := refusalOf(r, a.refusal); err != nil {
+			return err
+		}
+	}
+	if err := a.begin(); err != nil {
+		return err
+	}
+	return a.send(&pb.StartResponse{Event: &pb.StartResponse_Exit{Exit: &pb.ExitEvent{ExitCode: exitCode(r)}}})
+}
+
+func sizeOf(columns, rows uint32) (*vm.Size, error) {
+	if columns == 0 || rows == 0 || columns > math.MaxUint16 || rows > math.MaxUint16 {
+		return nil, rpc.Errorf(connect.CodeInvalidArgument, "a terminal of %d columns and %d rows: want 1 to %d of each", columns, rows, math.MaxUint16)
+	}
+	return &vm.Size{Columns: uint16(columns), Rows: uint16(rows)}, nil
+}
+
+// find returns a process that Start has started.
+func (s *Server) find(id int32) (*process, error) {
+	if p := s.processes.Find(uint32(id)); p != nil {
+		return p, nil
+	}
+	return nil, rpc.Errorf(connect.CodeNotFound, "there is no process %d", id)
 }
 
 func (s *Server) writeStdin(ctx context.Context, in *pb.WriteStdinRequest) (*pb.WriteStdinResponse, error) {
@@ -330,18 +245,15 @@ func (s *Server) writeStdin(ctx context.Context, in *pb.WriteStdinRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	if p.stdin == nil {
-		return nil, errorf(codeFailedPrecondition, "process %d has no standard input", in.ProcessId)
-	}
 	switch payload := in.Payload.(type) {
 	case *pb.WriteStdinRequest_Eof:
-		p.stdin.End()
+		p.Input.End()
 	case *pb.WriteStdinRequest_Input:
 		if len(payload.Input) > 0 {
-			err = inputError(p.stdin.Write(ctx, payload.Input))
+			err = p.Input.Write(ctx, payload.Input)
 		}
 	default:
-		err = errorf(codeInvalidArgument, "want input or eof")
+		err = rpc.Errorf(connect.CodeInvalidArgument, "want input or eof")
 	}
 	if err != nil {
 		return nil, err
@@ -353,14 +265,14 @@ func (s *Server) sendSignal(ctx context.Context, in *pb.SendSignalRequest) (*pb.
 	switch in.Signal {
 	case pb.Signal_SIGNAL_SIGINT, pb.Signal_SIGNAL_SIGTERM, pb.Signal_SIGNAL_SIGKILL:
 	default:
-		return nil, errorf(codeInvalidArgument, "signal %d: want SIGINT, SIGTERM or SIGKILL", in.Signal)
+		return nil, rpc.Errorf(connect.CodeInvalidArgument, "signal %d: want SIGINT, SIGTERM or SIGKILL", in.Signal)
 	}
 	p, err := s.find(in.ProcessId)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.Signal(ctx, int(in.Signal)); err != nil { // the numbers are Linux's
-		return nil, errorf(codeOf(err), "%v", err)
+		return nil, err
 	}
 	return &pb.SendSignalResponse{}, nil
 }
@@ -374,25 +286,19 @@ func (s *Server) resize(ctx context.Context, in *pb.ResizeTTYRequest) (*pb.Resiz
 	if err != nil {
 		return nil, err
 	}
-	if !p.terminal {
-		return nil, errorf(codeFailedPrecondition, "process %d has no terminal", in.ProcessId)
+	if !p.Terminal {
+		return nil, rpc.Errorf(connect.CodeFailedPrecondition, "process %d has no terminal", in.ProcessId)
 	}
 	if err := p.Resize(ctx, *size); err != nil {
-		return nil, errorf(codeOf(err), "%v", err)
+		return nil, err
 	}
 	return &pb.ResizeTTYResponse{}, nil
 }
 
 // endProcesses asks all processes to end, and then ends them.
 func (s *Server) endProcesses(ctx context.Context) {
-	s.mu.Lock()
-	list := make([]*process, 0, len(s.processes))
-	for _, p := range s.processes {
-		if p != nil {
-			list = append(list, p)
-		}
-	}
-	s.mu.Unlock()
+	s.processes.Close()
+	list, _ := s.processes.List()
 	var all sync.WaitGroup
 	for _, p := range list {
 		all.Go(func() {

@@ -19,7 +19,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"connectrpc.com/connect"
+
 	"agentvm/client"
+	"agentvm/internal/api/live"
+	"agentvm/internal/api/rpc"
 	"agentvm/internal/httpserver"
 	"agentvm/vm"
 )
@@ -27,12 +31,10 @@ import (
 const (
 	maxConns     = 256 // of each of the two ports
 	maxProcesses = 64
-	maxMessage   = 4 << 20     // bytes that a request may have
 	pingTime     = time.Minute // without a frame, after which a client of gRPC is asked whether it is there
 	pongTime     = 10 * time.Second
-	termTime     = 2 * time.Second  // from SIGTERM to SIGKILL when the server ends
-	killTime     = 10 * time.Second // that the guest may take to kill a process
-	maxLinks     = 40               // as Linux follows in one path
+	termTime     = 2 * time.Second // from SIGTERM to SIGKILL when the server ends
+	maxLinks     = 40              // as Linux follows in one path
 )
 
 // Options configure a Server.
@@ -51,15 +53,12 @@ type Options struct {
 
 // Server serves a VM. Its methods may be called at once.
 type Server struct {
-	options  Options
-	root     string // without links
-	began    time.Time
-	stopping atomic.Bool
-	metrics  httpserver.Metrics
-
-	mu        sync.Mutex
-	processes map[int32]*process
-	last      int32
+	options   Options
+	root      string // without links
+	began     time.Time
+	stopping  atomic.Bool
+	metrics   httpserver.Metrics
+	processes live.Table[struct{}]
 }
 
 // New makes a server, and the root directory in the VM.
@@ -70,7 +69,8 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{options: o, root: "/", began: time.Now(), processes: make(map[int32]*process)}
+	s := &Server{options: o, root: "/", began: time.Now()}
+	s.processes.Max = maxProcesses
 	if err := o.VM.Files().MkdirAll(ctx, path.Clean(o.Root), 0o755); err != nil {
 		return nil, err
 	}
@@ -125,15 +125,13 @@ func (s *Server) Serve(ctx context.Context, host string, restPort, grpcPort uint
 	return errors.Join(<-failed, <-failed)
 }
 
-// refuseCall refuses a request at the port of gRPC, by a response of trailers alone.
+// refuseCall refuses a request at the port of gRPC.
 func (s *Server) refuseCall(w http.ResponseWriter, r *http.Request, status int) {
 	text := "a page of another origin has made this request"
 	if status == http.StatusMisdirectedRequest {
 		text = s.notCalled(r)
 	}
-	w.Header().Set("Content-Type", "application/grpc")
-	w.Header().Set("Grpc-Status", "7") // PERMISSION_DENIED
-	w.Header().Set("Grpc-Message", percentEncoded(text))
+	rpc.Refuse(w, r, rpc.Errorf(connect.CodePermissionDenied, "%s", text))
 }
 
 // errEscapes is that of a path that leads out of the root.

@@ -2,14 +2,17 @@ package sandboxd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"mime/multipart"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path"
 	"strings"
@@ -357,10 +360,7 @@ func TestClientGoes(t *testing.T) {
 	cancel()
 	b.until("processes end with their clients", "! ps | grep '[s]leep 7777'")
 	for range 200 {
-		b.server.mu.Lock()
-		left := len(b.server.processes)
-		b.server.mu.Unlock()
-		if left == 0 {
+		if left, _ := b.server.processes.List(); len(left) == 0 {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
@@ -547,27 +547,103 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no request makes the server keep more than it was sent, or panic.
-func FuzzDecode(f *testing.F) {
-	f.Add([]byte{0, 0, 0, 0, 0})
-	f.Add([]byte{0, 0xff, 0xff, 0xff, 0xff, 1})
-	f.Add([]byte("\x00\x00\x00\x00\x06\x0a\x04\x0a\x02ls"))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		var in pb.StartRequest
-		if err := decode(bytes.NewReader(body), &in); err == nil && len(body) < 5 {
-			t.Error("a message of nothing")
+// TestKinds: each kind of error has one status and code of files. Package rpc has the codes of processes.
+func TestKinds(t *testing.T) {
+	for err, want := range map[error]string{
+		errors.New("no more is known"): "500 INTERNAL", fs.ErrInvalid: "400 INVALID_ARGUMENT", fs.ErrNotExist: "404 NOT_FOUND", fs.ErrExist: "409 CONFLICT",
+		errEscapes: "403 PERMISSION_DENIED", &http.MaxBytesError{}: "413 RESOURCE_EXHAUSTED", os.ErrDeadlineExceeded: "408 DEADLINE_EXCEEDED",
+		context.Canceled: "503 UNAVAILABLE", context.DeadlineExceeded: "504 DEADLINE_EXCEEDED",
+	} {
+		w := httptest.NewRecorder()
+		writeFailure(w, err)
+		var got failure
+		if e := json.Unmarshal(w.Body.Bytes(), &got); e != nil || fmt.Sprint(w.Code, " ", got.Code) != want || got.Message != err.Error() {
+			t.Errorf("%v: %d %s, want %s", err, w.Code, w.Body, want)
 		}
-	})
+	}
 }
 
-// FuzzTimeout: no header gives a deadline that has passed before it was set.
-func FuzzTimeout(f *testing.F) {
-	for _, text := range []string{"", "1S", "99999999H", "00000000n", "-1S", "1", "S", "999999999m"} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if got, err := timeout(text); err == nil && got < 0 && text != "" {
-			t.Errorf("%q: %v", text, got)
+// http2 is a client of the port of gRPC.
+func (b *sandbox) http2() *http.Transport {
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: protocols}
+	b.t.Cleanup(transport.CloseIdleConnections)
+	return transport
+}
+
+// TestCalls: the port of gRPC refuses in the protocol of the call, and serves each.
+func TestCalls(t *testing.T) {
+	b := start(t)
+	transport := b.http2()
+	for _, test := range []struct {
+		method, kind, body string
+		header             []string
+		want               string // status of HTTP, of gRPC, and a part of the body
+	}{
+		{"Execute", "application/json", `{"config":{"command":["echo","hello"]}}`, nil, "200  aGVsbG8K"},
+		{"Start", "application/connect+json", "\x00\x00\x00\x00\x27" + `{"config":{"command":["echo","hello"]}}`, nil, `200  {"exit":{}}`},
+		{"Execute", "application/grpc", "\x00\x00\x00\x00\x08\x0a\x06\x0a\x04true", nil, "200 0 "},
+		{"Execute", "application/grpc-web", "\x00\x00\x00\x00\x08\x0a\x06\x0a\x04true", nil, "200  grpc-status: 0"},
+		{"Execute", "text/plain", "x", nil, "415  "},
+		{"Nothing", "application/grpc", "", nil, "200 12 "}, {"Nothing", "application/json", "{}", nil, "501  unimplemented"},
+		{"Execute", "application/grpc", "", []string{"Origin", "https://attacker.example"}, "200 7 "},
+		{"Execute", "application/json", "{}", []string{"Origin", "https://attacker.example"}, "403  another origin"},
+		{"Execute", "application/grpc", "", []string{"Host", "attacker.example"}, "200 7 "},
+		{"Start", "application/connect+json", "{}", []string{"Host", "attacker.example"}, "200  name it with --host"},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+b.grpc+service+test.method, strings.NewReader(test.body))
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
+		r.Header.Set("Content-Type", test.kind)
+		for i := 0; i < len(test.header); i += 2 {
+			if r.Header.Set(test.header[i], test.header[i+1]); test.header[i] == "Host" {
+				r.Host = test.header[i+1]
+			}
+		}
+		answer, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		code := cmp.Or(answer.Trailer.Get("Grpc-Status"), answer.Header.Get("Grpc-Status"))
+		head, body, _ := strings.Cut(strings.Replace(test.want, " ", "/", 1), " ")
+		if fmt.Sprintf("%d/%s", answer.StatusCode, code) != head || !strings.Contains(string(text), body) || err != nil {
+			t.Errorf("%s by %s with %v: %s, %q, %q, %v; want %s", test.method, test.kind, test.header, answer.Status, code, text, err, test.want)
+		}
+	}
+}
+
+// TestSlowCall: a call whose message stops ends, whether it was of gRPC or of Connect.
+func TestSlowCall(t *testing.T) {
+	b := start(t)
+	defer func(was time.Duration) { pieceTime = was }(pieceTime)
+	pieceTime = 300 * time.Millisecond
+	transport := b.http2()
+	for kind, want := range map[string]string{"application/grpc": "4", "application/json": ""} {
+		body, rest := io.Pipe()
+		defer rest.Close()
+		go io.WriteString(rest, "\x00\x00\x00\x00\x10half")
+		r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+b.grpc+service+"Execute", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", kind)
+		began := time.Now()
+		answer, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(kind, err)
+		}
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		code := answer.Trailer.Get("Grpc-Status")
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("%s: the answer took %v", kind, took)
+		}
+		if code != want || code == "" && (answer.StatusCode != http.StatusGatewayTimeout || !bytes.Contains(text, []byte(`"deadline_exceeded"`))) {
+			t.Errorf("%s: %s, grpc-status %q, %s, %v", kind, answer.Status, code, text, err)
+		}
+	}
 }

@@ -14,7 +14,7 @@ func (s *Server) eventRoutes() []route {
 		method: "GET", path: "/v1/events", rawOut: "text/event-stream", status: http.StatusOK, stream: true, serve: s.events,
 		summary: "Sends what happens to VMs while the client listens, each as an event named event",
 		events:  map[string]any{"event": client.Event{}},
-	}.with(parameter{name: "vm", usage: "of this VM only"}, parameter{name: "since", usage: "with what has happened since a time (RFC 3339) before; default: now"})}
+	}.with(parameter{name: "vm", usage: "of this VM only"}, parameter{name: "since", usage: "begin with what has happened since this time (RFC 3339); default: now"})}
 }
 
 // events sends the events of the store.

@@ -22,8 +22,8 @@ type Command struct {
 	Dir            string            `json:"dir,omitempty"`
 	User           string            `json:"user,omitempty" jsonschema:"name, uid, name:group or uid:gid; default: the image's, or root"`
 	Stdin          string            `json:"stdin,omitempty"`
-	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"kill it, and all that it has started, after so long"`
-	MaxOutput      int               `json:"maxOutput,omitempty" jsonschema:"bytes of each stream that are kept, half of the beginning and half of the end; default 1 MiB, at most 16 MiB"`
+	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty" jsonschema:"kill it, and all that it has started, after this time"`
+	MaxOutput      int               `json:"maxOutput,omitempty" jsonschema:"bytes of each stream that are kept, half from the beginning and half from the end; default 1 MiB, at most 16 MiB"`
 	Base64         bool              `json:"base64,omitempty" jsonschema:"stdin, and the output in the answer, are base64"`
 }
 
@@ -37,7 +37,7 @@ type Result struct {
 	ExitCode        int            `json:"exitCode"`
 	Signal          int            `json:"signal,omitempty"`
 	TimedOut        bool           `json:"timedOut,omitempty"`
-	Stdout          string         `json:"stdout" jsonschema:"UTF-8 in which other bytes have become U+FFFD; or base64"`
+	Stdout          string         `json:"stdout" jsonschema:"UTF-8, with U+FFFD in place of other bytes; or base64"`
 	Stderr          string         `json:"stderr"`
 	StdoutTruncated *vm.Truncation `json:"stdoutTruncated,omitempty"`
 	StderrTruncated *vm.Truncation `json:"stderrTruncated,omitempty"`
@@ -78,7 +78,7 @@ func (s *Server) execRoutes() []route {
 	stream.rawOut, stream.status, stream.stream, stream.serve = "text/event-stream", http.StatusOK, true, s.stream
 	stream.events = map[string]any{"stdout": Output{}, "stderr": Output{}, "exit": Result{}, "error": Problem{}}
 	return []route{
-		call("POST", "/v1/vms/{vm}/exec", "Runs a command to its end; it is killed when the client goes", func(r *http.Request, in Command) (Result, error) {
+		call("POST", "/v1/vms/{vm}/exec", "Runs a command to its end; it is killed when the client disconnects", func(r *http.Request, in Command) (Result, error) {
 			command, err := in.command()
 			if err != nil {
 				return Result{}, err

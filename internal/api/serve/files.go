@@ -59,13 +59,13 @@ func (s *Server) fileRoutes() []route {
 			status: http.StatusNoContent, stream: true, serve: s.writeFile,
 			query: []parameter{where, {name: "mode", usage: "permissions in octal; default: those of the file that is replaced, or 644"}},
 		},
-		call("DELETE", "/v1/vms/{vm}/files", "Removes a file, or a directory with all that is in it", s.onFile(func(r *http.Request, f *vm.Files, at string) error {
+		call("DELETE", "/v1/vms/{vm}/files", "Removes a file, or a directory with its contents", s.onFile(func(r *http.Request, f *vm.Files, at string) error {
 			if _, err := f.Lstat(r.Context(), at); err != nil {
 				return err
 			}
 			return f.RemoveAll(r.Context(), at)
 		})).with(where),
-		call("GET", "/v1/vms/{vm}/files/info", "Describes a file, not what a link leads to", func(r *http.Request, _ struct{}) (out File, err error) {
+		call("GET", "/v1/vms/{vm}/files/info", "Describes a file; of a link the link itself, not its target", func(r *http.Request, _ struct{}) (out File, err error) {
 			_, err = s.onFile(func(r *http.Request, f *vm.Files, at string) error {
 				info, err := f.Lstat(r.Context(), at)
 				out = fileOf(info)
@@ -125,7 +125,7 @@ func checkPath(at string) error {
 	return nil
 }
 
-// readFile sends a file. Its size is told when the guest knows it: what is in /proc has none.
+// readFile sends a file. It announces the size when the guest knows it: what is in /proc has none.
 func (s *Server) readFile(w http.ResponseWriter, r *http.Request) {
 	_, err := s.onFile(func(r *http.Request, f *vm.Files, at string) error {
 		ctx := r.Context()

@@ -34,7 +34,7 @@ type NewJob struct {
 	User           string            `json:"user,omitempty"`
 	TimeoutSeconds float64           `json:"timeoutSeconds,omitempty"`
 	Label          string            `json:"label,omitempty"`
-	Input          bool              `json:"input,omitempty" jsonschema:"it reads what is sent to /input; default: its input is empty"`
+	Input          bool              `json:"input,omitempty" jsonschema:"read as input what is sent to /input; default: the input is empty"`
 }
 
 // JobOutput is a part of what a job has written.
@@ -53,7 +53,7 @@ type JobChunk struct {
 
 // Signal is one to send.
 type Signal struct {
-	Signal int `json:"signal" jsonschema:"Linux's number, 1 to 64"`
+	Signal int `json:"signal" jsonschema:"the signal's number in Linux, 1 to 64"`
 }
 
 const (
@@ -85,9 +85,9 @@ func (s *Server) jobRoutes() []route {
 			return out, err
 		}),
 		func() route {
-			out := call("GET", "/v1/vms/{vm}/jobs/{job}/output", "Reads what a job has written, from a place on", s.output)
+			out := call("GET", "/v1/vms/{vm}/jobs/{job}/output", "Reads a job's output from a cursor on", s.output)
 			out.stream = true
-			return out.with(parameter{name: "from", usage: "the cursor, next of the part before; default 0"},
+			return out.with(parameter{name: "from", usage: "the cursor: next of the previous part; default 0"},
 				parameter{name: "waitSeconds", usage: "how long to wait for a byte or the end, at most 60; default 0"})
 		}(),
 		input,

@@ -14,7 +14,7 @@ import (
 // Change is what a new policy has done.
 type Change struct {
 	Policy
-	Cut int `json:"cut" jsonschema:"connections that it has ended"`
+	Cut int `json:"cut" jsonschema:"how many connections it has ended"`
 }
 
 // Denial is a connection or look-up that the policy has refused.
@@ -49,7 +49,7 @@ type Forward struct {
 
 func (s *Server) networkRoutes() []route {
 	return []route{
-		call("GET", "/v1/vms/{vm}/network", "Tells the policy of a VM's network", func(r *http.Request, _ struct{}) (Policy, error) {
+		call("GET", "/v1/vms/{vm}/network", "Shows the policy of a VM's network", func(r *http.Request, _ struct{}) (Policy, error) {
 			v, err := s.open(r)
 			if err != nil {
 				return Policy{}, err
@@ -58,7 +58,7 @@ func (s *Server) networkRoutes() []route {
 			policy, err := v.Policy(r.Context())
 			return policyOf(policy), err
 		}),
-		call("PUT", "/v1/vms/{vm}/network", "Replaces it at once; connections that the new one denies are cut", func(r *http.Request, in Policy) (Change, error) {
+		call("PUT", "/v1/vms/{vm}/network", "Replaces the policy at once; connections that the new one denies are cut", func(r *http.Request, in Policy) (Change, error) {
 			policy, err := s.policy(in)
 			if err != nil {
 				return Change{}, err
@@ -71,7 +71,7 @@ func (s *Server) networkRoutes() []route {
 			cut, err := v.ReplacePolicy(r.Context(), in.Version, policy)
 			return Change{policyOf(policy), cut}, err
 		}),
-		call("GET", "/v1/vms/{vm}/network/denials", "Lists the last denials, newest last", func(r *http.Request, _ struct{}) ([]Denial, error) {
+		call("GET", "/v1/vms/{vm}/network/denials", "Lists the latest denials, newest last", func(r *http.Request, _ struct{}) ([]Denial, error) {
 			v, err := s.open(r)
 			if err != nil {
 				return nil, err
@@ -99,7 +99,7 @@ func (s *Server) networkRoutes() []route {
 			}
 			return out, err
 		}),
-		call("POST", "/v1/vms/{vm}/ports", "Opens a port of this host's loopback that leads to one of the VM's", func(r *http.Request, in NewForward) (Forward, error) {
+		call("POST", "/v1/vms/{vm}/ports", "Opens a port of this host's loopback that leads to a port of the VM", func(r *http.Request, in NewForward) (Forward, error) {
 			forward := nat.Forward{Protocol: in.Protocol, Listen: netip.AddrPortFrom(netip.Addr{}, in.HostPort), GuestPort: in.Port}
 			if err := forward.Check(); err != nil {
 				return Forward{}, invalid("%v", err)

@@ -9,11 +9,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
 // pathParameter is one of a path: {vm}, for example.
-var pathParameter = regexp.MustCompile(`\{([a-z]+)\}`)
+var pathParameter = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{([a-z]+)\}`) })
 
 // Document is the document that a server of a version has at /openapi.json.
 func Document(version string) ([]byte, error) { return openAPI(new(Server).allRoutes(), version) }
@@ -52,7 +53,7 @@ type schemas map[string]schema
 func (s schemas) operation(r route) map[string]any {
 	operation := map[string]any{"summary": r.summary, "operationId": operationID(r)}
 	var parameters []any
-	for _, match := range pathParameter.FindAllStringSubmatch(r.path, -1) {
+	for _, match := range pathParameter().FindAllStringSubmatch(r.path, -1) {
 		parameters = append(parameters, map[string]any{"name": match[1], "in": "path", "required": true, "schema": schema{"type": "string"}})
 	}
 	for _, p := range r.query {

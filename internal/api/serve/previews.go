@@ -13,7 +13,7 @@ type Preview struct {
 	Port    uint16    `json:"port"`
 	Expires time.Time `json:"expires"`
 	State   string    `json:"state" jsonschema:"ready, stopped or gone"`
-	URL     string    `json:"url,omitempty" jsonschema:"a secret: whoever has it needs no other"`
+	URL     string    `json:"url,omitempty" jsonschema:"a secret: whoever has it needs nothing else"`
 }
 
 // NewPreview says which port a link leads to.
@@ -51,7 +51,7 @@ func (s *Server) previewRoutes() []route {
 			}
 			return s.options.Previews.Create(r.Context(), r.PathValue("vm"), in.Port, lifetime)
 		}),
-		call("DELETE", "/v1/previews/{preview}", "Ends a link, and what is seen through it", func(r *http.Request, _ struct{}) (none struct{}, err error) {
+		call("DELETE", "/v1/previews/{preview}", "Ends a link, and cuts the connections through it", func(r *http.Request, _ struct{}) (none struct{}, err error) {
 			return none, s.options.Previews.Revoke(r.Context(), r.PathValue("preview"))
 		}),
 	}

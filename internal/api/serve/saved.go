@@ -13,7 +13,7 @@ type Snapshot struct {
 	Created time.Time `json:"created"`
 	Comment string    `json:"comment,omitempty"`
 	Bytes   int64     `json:"bytes" jsonschema:"on the host's disk"`
-	VM      string    `json:"vm,omitempty" jsonschema:"the one that was saved"`
+	VM      string    `json:"vm,omitempty" jsonschema:"the VM that was saved"`
 }
 
 // NewSnapshot names one.
@@ -30,7 +30,7 @@ type Restored struct {
 // Forks are VMs that continue from where another one is.
 type Forks struct {
 	Names        []string `json:"names" jsonschema:"of the new VMs"`
-	KeepPrograms bool     `json:"keepPrograms,omitempty" jsonschema:"programs run on in the forks; what they print is lost"`
+	KeepPrograms bool     `json:"keepPrograms,omitempty" jsonschema:"programs run on in the forks; their output is lost"`
 }
 
 const maxForks = 64

@@ -442,6 +442,7 @@ func TestRefused(t *testing.T) {
 		{"POST", "/v1/vms", NewVM{Name: "dev"}, 409, "already"},
 		{"POST", "/v1/vms", NewVM{Name: "../x"}, 400, "name"},
 		{"POST", "/v1/vms", NewVM{Name: "x", Memory: 1}, 400, "memory"},
+		{"POST", "/v1/vms", NewVM{Name: "x", MaxConnections: -1}, 400, "maxConnections -1: want a number from 0 to 65535"},
 		{"POST", "/v1/vms", NewVM{Name: "x", Image: "oci:/etc"}, 400, "file of the server's host"},
 		{"POST", "/v1/vms", NewVM{Name: "x", Image: "/etc/passwd.wasm"}, 400, "file of the server's host"},
 		{"POST", "/v1/vms", map[string]any{"mounts": []string{"/:/host"}}, 400, "unknown field"},

@@ -49,7 +49,7 @@ func (s *Server) terminalRoutes() []route {
 		method: "GET", path: "/v1/vms/{vm}/terminal", rawOut: "application/octet-stream", status: http.StatusSwitchingProtocols, stream: true, serve: s.terminal,
 		summary: "Opens a terminal over a WebSocket: binary messages are its bytes, text messages JSON: TerminalState and at the end TerminalEnd",
 		query: []parameter{
-			{name: "columns", usage: "default 80"}, {name: "rows", usage: "default 24"}, {name: "user", usage: "as of exec"}, {name: "job", usage: "of which to show the terminal; default: a new login shell"},
+			{name: "columns", usage: "default 80"}, {name: "rows", usage: "default 24"}, {name: "user", usage: "as of exec"}, {name: "job", usage: "whose terminal to show; default: that of a new login shell"},
 		},
 	}}
 }

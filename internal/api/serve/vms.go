@@ -43,23 +43,30 @@ type NewVM struct {
 	Env          map[string]string `json:"env,omitempty"`
 	Network      *Policy           `json:"network,omitempty" jsonschema:"default: every public address"`
 	Labels       map[string]string `json:"labels,omitempty"`
-	IdleSeconds  float64           `json:"idleSeconds,omitempty" jsonschema:"stop it after so long without clients and running jobs"`
-	LifeSeconds  float64           `json:"lifeSeconds,omitempty" jsonschema:"stop it so long after its start"`
+	IdleSeconds  float64           `json:"idleSeconds,omitempty" jsonschema:"stop it after this time without clients and running jobs"`
+	LifeSeconds  float64           `json:"lifeSeconds,omitempty" jsonschema:"stop it this time after its start"`
 	ReadOnlyRoot bool              `json:"readOnlyRoot,omitempty"`
+
+	MaxConnections int `json:"maxConnections,omitempty" jsonschema:"the maximum number of open TCP connections, up to 65535; default 1024"`
 }
 
 // Policy is that of a VM's network.
 type Policy struct {
-	Mode     string   `json:"mode,omitempty" jsonschema:"public, allowlist, none or open; default: public, or allowlist with an allow rule"`
-	Allow    []string `json:"allow,omitempty" jsonschema:"rules HOST[:PORTS[/PROTOCOL]]"`
-	AllowSNI []string `json:"allowSNI,omitempty" jsonschema:"rules for names that each TLS or HTTP connection must itself have"`
-	Deny     []string `json:"deny,omitempty"`
-	Version  string   `json:"version,omitempty" jsonschema:"of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced"`
+	Mode         string   `json:"mode,omitempty" jsonschema:"public, allowlist, none or open; default: public, or allowlist with an allow rule"`
+	Allow        []string `json:"allow,omitempty" rules:"allow" jsonschema:"rules HOST[:PORTS[/PROTOCOL]]"`
+	AllowSNI     []string `json:"allowSNI,omitempty" rules:"allow-sni" jsonschema:"rules for names that each TLS or HTTP connection must itself give"`
+	AllowPrivate []string `json:"allowPrivate,omitempty" rules:"allow-private" jsonschema:"rules for private networks, such as 10.1.0.0/16:5432, which stay closed otherwise"`
+	Deny         []string `json:"deny,omitempty" rules:"deny"`
+	Version      string   `json:"version,omitempty" jsonschema:"of the policy that was read: the new policy replaces only that version, and the answer is 409 when another version holds; without it, any version is replaced"`
 }
 
 func (p Policy) egress() (policy egress.Policy, err error) {
 	policy.Mode = egress.Mode(p.Mode)
-	if err := policy.Add(map[string][]string{"allow": p.Allow, "allow-sni": p.AllowSNI, "deny": p.Deny}); err != nil {
+	rules := make(map[string][]string)
+	for list, texts := range settings.RuleFields(&p) {
+		rules[list] = *texts
+	}
+	if err := policy.Add(rules); err != nil {
 		return policy, invalid("%v", err)
 	}
 	if err := policy.Validate(); err != nil {
@@ -97,8 +104,11 @@ func forbidden(err error) error {
 }
 
 func policyOf(p egress.Policy) Policy {
-	rules := p.Texts()
-	return Policy{Mode: string(p.Effective()), Allow: rules["allow"], AllowSNI: rules["allow-sni"], Deny: rules["deny"], Version: p.Version()}
+	out := Policy{Mode: string(p.Effective()), Version: p.Version()}
+	for list, texts := range settings.RuleFields(&out) {
+		*texts = p.Texts()[list]
+	}
+	return out
 }
 
 // StopRequest says how a VM is stopped.
@@ -126,7 +136,7 @@ func (s *Server) vmRoutes() []route {
 			}
 			return none, s.options.Store.Remove(r.Context(), r.PathValue("vm"))
 		}),
-		call("POST", "/v1/vms/{vm}/start", "Starts a VM that does not run", func(r *http.Request, _ struct{}) (VM, error) {
+		call("POST", "/v1/vms/{vm}/start", "Starts a stopped VM", func(r *http.Request, _ struct{}) (VM, error) {
 			config, err := s.options.Store.Config(r.PathValue("vm"))
 			if err == nil {
 				err = s.permit(config.Network)

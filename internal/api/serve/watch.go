@@ -14,7 +14,7 @@ import (
 // Stats are what a VM uses. All but the last three fields is what the guest reports, which a program with its root rights can falsify.
 type Stats struct {
 	UptimeSeconds   float64 `json:"uptimeSeconds"`
-	CPUSeconds      float64 `json:"cpuSeconds" jsonschema:"of processor time since the boot"`
+	CPUSeconds      float64 `json:"cpuSeconds" jsonschema:"processor time since the boot"`
 	Load            float64 `json:"load" jsonschema:"average of the last minute"`
 	MemoryTotal     uint64  `json:"memoryTotal" jsonschema:"bytes"`
 	MemoryAvailable uint64  `json:"memoryAvailable" jsonschema:"bytes"`
@@ -45,7 +45,7 @@ type Target struct {
 // NetworkEvent is an event of the log with what can be done about it.
 type NetworkEvent struct {
 	egress.Event
-	Target    string `json:"target,omitempty" jsonschema:"a rule about it"`
+	Target    string `json:"target,omitempty" jsonschema:"a rule for it"`
 	Allowable bool   `json:"allowable,omitempty" jsonschema:"it was denied, and a rule would allow it"`
 }
 
@@ -56,7 +56,7 @@ const (
 
 func (s *Server) watchRoutes() []route {
 	return []route{
-		call("GET", "/v1/vms/{vm}/stats", "Tells what a VM uses", func(r *http.Request, _ struct{}) (Stats, error) {
+		call("GET", "/v1/vms/{vm}/stats", "Shows what a VM uses", func(r *http.Request, _ struct{}) (Stats, error) {
 			v, err := s.open(r)
 			if err != nil {
 				return Stats{}, err
@@ -64,7 +64,7 @@ func (s *Server) watchRoutes() []route {
 			defer v.Close()
 			return statsOf(r.Context(), v)
 		}),
-		call("GET", "/v1/vms/{vm}/network/flows", "Lists the connections that are open", func(r *http.Request, _ struct{}) ([]Flow, error) {
+		call("GET", "/v1/vms/{vm}/network/flows", "Lists the open connections", func(r *http.Request, _ struct{}) ([]Flow, error) {
 			v, err := s.open(r)
 			if err != nil {
 				return nil, err
@@ -77,11 +77,11 @@ func (s *Server) watchRoutes() []route {
 			}
 			return out, err
 		}),
-		call("POST", "/v1/vms/{vm}/network/allow", "Changes the policy so that a destination is allowed, at once", s.changePolicy(s.allowing)),
-		call("POST", "/v1/vms/{vm}/network/deny", "Changes the policy so that a destination is denied, at once; connections to it are cut", s.changePolicy(
+		call("POST", "/v1/vms/{vm}/network/allow", "Changes the policy at once to allow a destination", s.changePolicy(s.allowing)),
+		call("POST", "/v1/vms/{vm}/network/deny", "Changes the policy at once to deny a destination; connections to it are cut", s.changePolicy(
 			func(p egress.Policy, r egress.Rule) (egress.Policy, error) { return p.Denying(r), nil })),
 		{
-			method: "GET", path: "/v1/vms/{vm}/network/events", summary: "Sends the network's log while it grows: events network, after the last 256 KiB of what is kept",
+			method: "GET", path: "/v1/vms/{vm}/network/events", summary: "Sends the last 256 KiB of the network's log, and what follows while it grows, as events named network",
 			rawOut: "text/event-stream", status: http.StatusOK, stream: true, serve: s.networkEvents, events: map[string]any{"network": json.RawMessage(nil)},
 		},
 	}

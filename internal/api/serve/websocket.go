@@ -18,8 +18,8 @@ import (
 // SocketCommand is the first message of a client of an exec WebSocket.
 type SocketCommand struct {
 	Command
-	Input    bool      `json:"input,omitempty" jsonschema:"its input is what the client sends in binary messages; default: stdin"`
-	Terminal *Terminal `json:"terminal,omitempty" jsonschema:"it runs in a terminal of this size, whose output is stdout"`
+	Input    bool      `json:"input,omitempty" jsonschema:"its input comes in the client's binary messages; default: stdin"`
+	Terminal *Terminal `json:"terminal,omitempty" jsonschema:"run it in a terminal of this size, whose output is stdout"`
 }
 
 // Terminal is a terminal's size.
@@ -31,7 +31,7 @@ type Terminal struct {
 // SocketControl is what a client of an exec WebSocket sends in text messages after the first.
 type SocketControl struct {
 	End    bool      `json:"end,omitempty" jsonschema:"no more input follows"`
-	Signal int       `json:"signal,omitempty" jsonschema:"Linux's number of a signal to send, 1 to 64"`
+	Signal int       `json:"signal,omitempty" jsonschema:"the number in Linux of a signal to send, 1 to 64"`
 	Resize *Terminal `json:"resize,omitempty"`
 }
 

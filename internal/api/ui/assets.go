@@ -10,11 +10,14 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"strings"
+
+	"agentvm/internal/host/embedded"
 )
 
-// The page's files. xterm.js and its neighbours are others', made by assets.sh; everything else is written by hand and used as it is.
+// The page's files. Those of xterm.js, which are compressed, are others', made by assets.sh; everything else is written by hand and used as it is.
 //
-//go:embed assets/*.html assets/*.css assets/*.js assets/*.svg
+//go:embed assets/*.html assets/*.css assets/*.js assets/*.svg assets/*.zst
 var files embed.FS
 
 // asset is a file of the page.
@@ -35,11 +38,15 @@ func readAssets() (map[string]asset, error) {
 	list := map[string]asset{}
 	for _, e := range entries {
 		body, err := files.ReadFile("assets/" + e.Name())
+		name, compressed := strings.CutSuffix(e.Name(), ".zst")
+		if err == nil && compressed {
+			body, err = embedded.Unpack(e.Name(), body)
+		}
 		if err != nil {
 			return nil, err
 		}
 		sum := sha256.Sum256(body)
-		list[e.Name()] = asset{kinds[path.Ext(e.Name())], `"` + hex.EncodeToString(sum[:12]) + `"`, body}
+		list[name] = asset{kinds[path.Ext(name)], `"` + hex.EncodeToString(sum[:12]) + `"`, body}
 	}
 	return list, nil
 }

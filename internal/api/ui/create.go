@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"agentvm/client"
 	"agentvm/internal/api/serve"
-	"agentvm/nat"
-	"agentvm/vm"
+	"agentvm/internal/settings"
 )
 
 // maxNewVM is the longest description of a new VM in bytes.
@@ -34,7 +34,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	made, err := s.api.Create(ctx, in.NewVM,
 		serve.Setting{Field: "mounts", Set: func(c *client.Config) error { return s.setMounts(c, in.Mounts) }},
-		serve.Setting{Field: "ports", Set: func(c *client.Config) error { return setPorts(c, in.Ports) }})
+		serve.Setting{Field: "ports", Set: func(c *client.Config) error { return settings.Named("ports").Put(c.Settings(), in.Ports) }})
 	if err != nil {
 		serve.WriteProblem(w, err)
 		return
@@ -44,35 +44,23 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 
 // setMounts reads mounts, which must be of directories that are there.
 func (s *Server) setMounts(c *client.Config, texts []string) error {
-	for _, text := range texts {
-		whole := text
+	whole := slices.Clone(texts)
+	for i, text := range texts {
 		if rest, is := strings.CutPrefix(text, "~"); is && s.options.Home != "" && (rest == "" || rest[0] == '/' || rest[0] == ':') {
-			whole = s.options.Home + rest
+			whole[i] = s.options.Home + rest
 		}
-		m, err := vm.ParseMount(whole)
-		if err != nil {
-			return err
-		}
+	}
+	if err := settings.Named("mounts").Put(c.Settings(), whole); err != nil {
+		return err
+	}
+	for i, m := range c.Mounts {
 		if !filepath.IsAbs(m.HostPath) {
-			return fmt.Errorf("mount %q: write the whole path of the host's directory, as /home/me/src:/src", text)
+			return fmt.Errorf("mount %q: write the whole path of the host's directory, as /home/me/src:/src", texts[i])
 		}
-		c.Mounts = append(c.Mounts, m)
 	}
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	_, err := c.Pin()
 	return err
-}
-
-// setPorts reads ports of the host that lead into the VM.
-func setPorts(c *client.Config, texts []string) error {
-	for _, text := range texts {
-		list, err := nat.ParseForwards(text)
-		if err != nil {
-			return err
-		}
-		c.Network.Forwards = append(c.Network.Forwards, list...)
-	}
-	return nil
 }

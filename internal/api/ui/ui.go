@@ -1,6 +1,6 @@
 // Package ui serves the page of agentvm ui: files for a browser, and the API of package serve behind the page's session.
 //
-// Every page in the world, every server at another port of this host and every user of it can send requests to the server. What it asks for:
+// Every page in the world, every server at another port of this host and every user of it can send requests to the server. So it requires:
 //
 //   - The header Host is this host's loopback, so that no page has given its own name this address.
 //   - The header Origin, and Sec-Fetch-Site, are those of the page itself.

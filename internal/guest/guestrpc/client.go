@@ -173,12 +173,7 @@ func (c *Client) Stats(ctx context.Context) (Stats, error) {
 // SyncClock sets the guest's clock, as after a pause.
 func (c *Client) SyncClock(ctx context.Context, now time.Time) error {
 	future, release := c.supervisor.SyncClock(ctx, func(call guestwire.Supervisor_syncClock_Params) error {
-		w, err := call.NewTime()
-		if err != nil {
-			return err
-		}
-		WriteTime(w, now)
-		return nil
+		return writeTime(call.NewTime, now)
 	})
 	defer release()
 	return capnprpc.Done(c.fault, "set the clock", future.Struct)
@@ -195,13 +190,14 @@ func (c *Client) ReportDenials(ctx context.Context, lines []string) error {
 }
 
 // MountShare mounts one more share, until UnmountShare or the next Start. Where something is mounted at its target already, the error is EBUSY.
-func (c *Client) MountShare(ctx context.Context, m Mount) error {
+// now is the host's time, from which a layer counts that begins with it.
+func (c *Client) MountShare(ctx context.Context, m Mount, now time.Time) error {
 	future, release := c.supervisor.MountShare(ctx, func(call guestwire.Supervisor_mountShare_Params) error {
 		w, err := call.NewMount()
 		if err != nil {
 			return err
 		}
-		return m.write(w)
+		return errors.Join(writeTime(call.NewTime, now), m.write(w))
 	})
 	defer release()
 	return capnprpc.Done(c.fault, "mount a share", future.Struct)

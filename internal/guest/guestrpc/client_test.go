@@ -26,6 +26,7 @@ type echo struct {
 	mu       sync.Mutex
 	started  StartParams
 	clock    time.Time
+	mounted  time.Time // what MountShare had
 	released chan struct{}
 }
 
@@ -61,9 +62,10 @@ func (e *echo) Sockets(*SocketQuery) ([]Socket, error) {
 
 func (e *echo) ReportDenials([]string) error { return nil }
 
-func (e *echo) MountShare(m Mount) error {
+func (e *echo) MountShare(m Mount, now time.Time) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.mounted = now
 	e.started.Mounts = append(e.started.Mounts, m)
 	return nil
 }
@@ -148,8 +150,8 @@ func TestClient(t *testing.T) {
 		t.Errorf("the guest received %+v", got)
 	}
 	added := Mount{Tag: "more", Target: "/n", CopyOnWrite: true}
-	if err := c.MountShare(t.Context(), added); err != nil || guest.started.Mounts[1] != added {
-		t.Errorf("MountShare: %v, the guest has %+v", err, guest.started.Mounts)
+	if err := c.MountShare(t.Context(), added, now); err != nil || guest.started.Mounts[1] != added || !guest.mounted.Equal(now) {
+		t.Errorf("MountShare: %v, the guest has %+v at %v", err, guest.started.Mounts, guest.mounted)
 	}
 	if err := c.UnmountShare(t.Context(), "/n", false); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "/n") {
 		t.Errorf("UnmountShare: %v", err)

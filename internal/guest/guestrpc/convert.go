@@ -23,20 +23,25 @@ func ReadTime(w guestwire.Time) time.Time {
 	return time.Unix(w.Seconds(), int64(w.Nanoseconds()))
 }
 
+// writeTime fills what create makes; the zero time stays null.
+func writeTime(create func() (guestwire.Time, error), t time.Time) error {
+	if t.IsZero() {
+		return nil
+	}
+	w, err := create()
+	if err == nil {
+		WriteTime(w, t)
+	}
+	return err
+}
+
 func (p StartParams) write(w guestwire.StartParams) error {
 	if len(p.ListenDenied) > MaxPortRanges {
 		return fmt.Errorf("%d ranges of ports: a guest takes at most %d", len(p.ListenDenied), MaxPortRanges)
 	}
-	if !p.Time.IsZero() {
-		t, err := w.NewTime()
-		if err != nil {
-			return err
-		}
-		WriteTime(t, p.Time)
-	}
 	w.SetFlags(uint64(p.Flags))
 	w.SetNoNewPrivileges(p.Flags&NoNewPrivileges != 0)
-	return errors.Join(w.SetHostname(p.Hostname), capnprpc.WriteTexts(w.NewEnv, p.Env), p.Network.write(w.NewNetwork),
+	return errors.Join(writeTime(w.NewTime, p.Time), w.SetHostname(p.Hostname), capnprpc.WriteTexts(w.NewEnv, p.Env), p.Network.write(w.NewNetwork),
 		w.SetCaCertificate(p.CACertificate), capnprpc.WriteTexts(w.NewHosts, p.Hosts), capnprpc.WriteTexts(w.NewDirectories, p.Directories), capnprpc.WriteList(w.NewUnixSockets, p.UnixSockets, UnixSocket.write),
 		p.Restored.write(w.NewRestored), capnprpc.WriteList(w.NewListenDenied, p.ListenDenied, PortRange.write),
 		capnprpc.WriteList(w.NewMounts, p.Mounts, Mount.write))

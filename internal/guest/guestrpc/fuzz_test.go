@@ -27,7 +27,7 @@ func recorded(f *testing.F) []byte {
 	_, _ = c.Exec(ctx, ExecParams{Args: []string{"run"}})
 	_, _ = c.Sockets(ctx)
 	_ = c.ReportDenials(ctx, []string{"a"})
-	_ = c.MountShare(ctx, Mount{Tag: "t", Target: "/m"})
+	_ = c.MountShare(ctx, Mount{Tag: "t", Target: "/m"}, time.Unix(1, 2))
 	_ = c.UnmountShare(ctx, "/m", false)
 	_ = c.Close()
 	_, rest, _ := findAnswer(record.Bytes())
@@ -57,7 +57,7 @@ func FuzzHostileGuest(f *testing.F) {
 			_, _ = c.Start(ctx, StartParams{Connect: func(context.Context, string) (capnprpc.Stream, error) { return nil, io.EOF }})
 			_, _ = c.Exec(ctx, ExecParams{Args: []string{"a"}})
 			_, _ = c.Sockets(ctx)
-			_ = c.MountShare(ctx, Mount{Tag: "t", Target: "/m"})
+			_ = c.MountShare(ctx, Mount{Tag: "t", Target: "/m"}, time.Unix(1, 2))
 			_ = c.UnmountShare(ctx, "/m", true)
 			if conn, err := c.OpenLocalTCP(ctx, "", 1); err == nil {
 				_ = conn.Close()

@@ -45,8 +45,9 @@ interface Supervisor extends (Loopback) {
   # Connects to a server inside the VM: host is 127.0.0.1, ::1, or localhost (or empty) for 127.0.0.1 and then ::1.
   # Loopback.connect on the bulk port does the same without delaying control.
 
-  mountShare @9 (mount :Mount) -> (failure :Stream.Failure);
-  # Mounts one more share, until unmountShare or the next start. EBUSY where something is mounted at its target already.
+  mountShare @9 (mount :Mount, time :Time) -> (failure :Stream.Failure);
+  # Mounts one more share, until unmountShare or the next start. EBUSY where something is mounted at its target already. `time` is as that of
+  # Layer.discard.
 
   unmountShare @10 (target :Text, detach :Bool) -> (failure :Stream.Failure);
   # Unmounts a share of mountShare. EBUSY while a program uses it; with `detach` its path is free nevertheless, and it ends with its last user.
@@ -160,8 +161,9 @@ interface Layer {
   # The host's files are the guest's now: each of `files`, of which path and base are used, has that base from now on. `began`, unless null,
   # is since when changes are kept. An apply that has begun is complete with it.
 
-  discard @3 (paths :List(Data)) -> (failure :Stream.Failure);
-  # Drops the changes at these paths and below them, all without paths. Fails while a program uses the mount.
+  discard @3 (paths :List(Data), time :Time) -> (failure :Stream.Failure);
+  # Drops the changes at these paths and below them, all without paths. Fails while a program uses the mount. `time` is the host's, since when
+  # the changes of a layer are kept that begins with this call; null: the guest's clock says it.
 
   pack @4 (sink :Stream.Sink) -> (summary :Summary, failure :Stream.Failure);
   # Sends the layer as a tar archive with whiteouts (OCI image specification, layer.md). Returns after the sink's end.
@@ -311,7 +313,7 @@ struct Mount {
 }
 
 struct StartParams {
-  time @0 :Time;          # null: leave the clock alone
+  time @0 :Time;          # null: leave the clock alone; otherwise also as that of Layer.discard
   hostname @1 :Text;
   env @2 :List(Text);     # KEY=VALUE, below every program's own environment
   mounts @3 :List(Mount);

@@ -30,8 +30,9 @@ type Handler interface {
 	// ReportDenials makes lines about refused connections readable in the guest. It must not block for long.
 	ReportDenials(lines []string) error
 	LoopbackHandler
-	// MountShare mounts one more share, until UnmountShare or the next Start. Where something is mounted at its target the error is EBUSY.
-	MountShare(Mount) error
+	// MountShare mounts one more share, until UnmountShare or the next Start. Where something is mounted at its target the error is EBUSY. A
+	// layer that begins with it counts from now, of the host's clock; zero: from the guest's own time.
+	MountShare(m Mount, now time.Time) error
 	// UnmountShare unmounts one of MountShare, or that a program has unmounted. While a program uses it, the error is EBUSY unless detach is
 	// set, with which it ends with its last user.
 	UnmountShare(target string, detach bool) error

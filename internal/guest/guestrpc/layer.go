@@ -48,8 +48,9 @@ type LayerHandler interface {
 	Begin(apply uint64) error
 	// Settle gives entries other bases, and the layer another beginning unless that is zero. The apply that has begun is complete then.
 	Settle(entries []LayerEntry, began time.Time) error
-	// Discard drops entries and what is below them; all of them without paths.
-	Discard(paths []string) error
+	// Discard drops entries and what is below them; all of them without paths. A layer that begins with it counts from now, of the host's clock;
+	// zero: from the guest's own time.
+	Discard(paths []string, now time.Time) error
 	// Pack writes the layer as a tar archive with whiteouts (OCI image specification, layer.md).
 	Pack(ctx context.Context, w io.Writer) (Summary, error)
 	Close() error
@@ -57,7 +58,7 @@ type LayerHandler interface {
 
 // LayerState is what is kept about a layer as a whole.
 type LayerState struct {
-	Began       time.Time // since when it is kept
+	Began       time.Time // since when it is kept, by the host's clock
 	Interrupted uint64    // the last apply that has begun and not settled; 0: none
 }
 
@@ -131,7 +132,7 @@ func (f *FilesClient) Layer(ctx context.Context, target string) (*Layer, error) 
 	return &Layer{conn: f.conn, remote: r.Layer().AddRef(), state: LayerState{ReadTime(began), r.Interrupted()}}, nil
 }
 
-// State is of when the layer was opened. Its times are of the host's clock as the guest had it.
+// State is of when the layer was opened. A supervisor of an earlier version may have the time of the guest's clock.
 func (l *Layer) State() LayerState { return l.state }
 
 // Close frees what the guest keeps for it.
@@ -180,12 +181,10 @@ func (l *Layer) Settle(ctx context.Context, entries []LayerEntry, began time.Tim
 		part := entries[:min(len(entries), maxEntries)]
 		entries = entries[len(part):]
 		future, release := l.remote.Settle(ctx, func(call guestwire.Layer_settle_Params) error {
-			if len(entries) == 0 && !began.IsZero() {
-				w, err := call.NewBegan()
-				if err != nil {
+			if len(entries) == 0 {
+				if err := writeTime(call.NewBegan, began); err != nil {
 					return err
 				}
-				WriteTime(w, began)
 			}
 			return writeLayerEntries(call.NewFiles, part)
 		})
@@ -197,9 +196,12 @@ func (l *Layer) Settle(ctx context.Context, entries []LayerEntry, began time.Tim
 	}
 }
 
-// Discard drops entries and what is below them; all without paths. At most 4096 paths.
-func (l *Layer) Discard(ctx context.Context, paths []string) error {
-	future, release := l.remote.Discard(ctx, func(call guestwire.Layer_discard_Params) error { return capnprpc.WriteData(call.NewPaths, paths) })
+// Discard drops entries and what is below them; all without paths. At most 4096 paths. now is the host's time, from which the layer counts that
+// begins with it.
+func (l *Layer) Discard(ctx context.Context, paths []string, now time.Time) error {
+	future, release := l.remote.Discard(ctx, func(call guestwire.Layer_discard_Params) error {
+		return errors.Join(writeTime(call.NewTime, now), capnprpc.WriteData(call.NewPaths, paths))
+	})
 	defer release()
 	return capnprpc.Done(l.conn.Fault, "discard changes", future.Struct)
 }
@@ -309,7 +311,11 @@ func (l *layer) Discard(_ context.Context, call guestwire.Layer_discard) error {
 			return err
 		}
 	}
-	return capnprpc.Perform(call.AllocResults, func() error { return l.h.Discard(paths) })
+	now, err := call.Args().Time()
+	if err != nil {
+		return err
+	}
+	return capnprpc.Perform(call.AllocResults, func() error { return l.h.Discard(paths, ReadTime(now)) })
 }
 
 func (l *layer) Pack(ctx context.Context, call guestwire.Layer_pack) error {

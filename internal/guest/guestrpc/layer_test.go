@@ -59,8 +59,8 @@ func (l *shelfLayer) Settle(entries []LayerEntry, began time.Time) error {
 	return nil
 }
 
-func (l *shelfLayer) Discard(paths []string) error {
-	return fmt.Errorf("discard %q: %w", paths, fs.ErrPermission)
+func (l *shelfLayer) Discard(paths []string, now time.Time) error {
+	return fmt.Errorf("discard %q at %d: %w", paths, now.UnixNano(), fs.ErrPermission)
 }
 
 func (l *shelfLayer) Pack(_ context.Context, w io.Writer) (Summary, error) {
@@ -84,7 +84,7 @@ func useLayer(ctx context.Context, c *FilesClient) {
 		_, _ = f.WriteTo(ctx, io.Discard, 0)
 		_ = f.Close()
 	}
-	_ = errors.Join(l.Begin(ctx, 1), l.Settle(ctx, []LayerEntry{{Path: "d/f", Base: "b"}}, time.Unix(1, 2)), l.Discard(ctx, []string{"d"}), l.Close())
+	_ = errors.Join(l.Begin(ctx, 1), l.Settle(ctx, []LayerEntry{{Path: "d/f", Base: "b"}}, time.Unix(1, 2)), l.Discard(ctx, []string{"d"}, time.Unix(1, 2)), l.Close())
 }
 
 func TestLayer(t *testing.T) {
@@ -148,10 +148,10 @@ func TestLayer(t *testing.T) {
 	if err := l.Begin(ctx, 1<<63); err == nil || !strings.Contains(err.Error(), "apply 9223372036854775808") {
 		t.Errorf("%v", err)
 	}
-	if err := l.Discard(ctx, []string{"a", "b"}); err == nil || !strings.Contains(err.Error(), `discard ["a" "b"]`) {
+	if err := l.Discard(ctx, []string{"a", "b"}, time.Unix(0, 6)); err == nil || !strings.Contains(err.Error(), `discard ["a" "b"] at 6`) {
 		t.Errorf("%v", err)
 	}
-	for name, err := range map[string]error{"NUL": l.Discard(ctx, []string{"a\x00"}), "too many": l.Discard(ctx, make([]string, maxPaths+1))} {
+	for name, err := range map[string]error{"NUL": l.Discard(ctx, []string{"a\x00"}, time.Time{}), "too many": l.Discard(ctx, make([]string, maxPaths+1), time.Time{})} {
 		if err == nil {
 			t.Errorf("%s: no error", name)
 		}

@@ -141,8 +141,13 @@ func (s *supervisor) MountShare(_ context.Context, call guestwire.Supervisor_mou
 	if err != nil {
 		return err
 	}
+	t, err := call.Args().Time()
+	if err != nil {
+		return err
+	}
+	now := ReadTime(t)
 	call.Go() // the share's server has to answer
-	return capnprpc.Perform(call.AllocResults, func() error { return s.h.MountShare(m) })
+	return capnprpc.Perform(call.AllocResults, func() error { return s.h.MountShare(m, now) })
 }
 
 func (s *supervisor) UnmountShare(_ context.Context, call guestwire.Supervisor_unmountShare) error {

@@ -23,7 +23,7 @@ type Mount struct {
 
 // StartParams configures the guest before anything runs in it, and again when it continues from a snapshot.
 type StartParams struct {
-	Time     time.Time // the guest's clock is set to it; zero: left alone
+	Time     time.Time // the guest's clock is set to it, and layers that the start begins count from it; zero: left alone
 	Hostname string    // empty: left alone
 	Env      []string  // KEY=VALUE, below each program's own Env
 	Hosts    []string  // "ADDRESS NAME", for /etc/hosts, beside the machine's own name

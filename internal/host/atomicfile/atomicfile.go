@@ -100,6 +100,16 @@ func Write(path string, content []byte) error {
 	return f.writeAll(content, 0o600)
 }
 
+// WriteVolatile is Write for a file that is Volatile.
+func WriteVolatile(path string, content []byte) error {
+	f, err := Create(path)
+	if err != nil {
+		return err
+	}
+	f.Volatile = true
+	return f.writeAll(content, 0o600)
+}
+
 // WriteIn replaces a file in a folder that is open.
 func WriteIn(folder *os.Root, name string, content []byte, mode fs.FileMode) error {
 	f, err := CreateIn(folder, name)

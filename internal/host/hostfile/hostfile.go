@@ -1,4 +1,4 @@
-// Package hostfile has what package os does not tell or do about a file of the host, the same on every host: the numbers of its stat
+// Package hostfile adds what package os lacks for a file of the host, the same on every host: the numbers of its stat
 // structure, its times in nanoseconds, and calls on its descriptor.
 package hostfile
 

@@ -1,4 +1,4 @@
-// Package httpretry sends HTTP requests again that a server has put off: with 429 or 503, or another answer that may pass.
+// Package httpretry repeats HTTP requests that a server has put off with 429, 503 or another temporary failure.
 package httpretry
 
 import (

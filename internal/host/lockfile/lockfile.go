@@ -2,9 +2,12 @@
 //
 // A locked file can be removed, by the holder of its lock too. A process that has waited for the lock, or has opened the file before, then
 // locks a file that no other process will ever lock. Current reports that. The Try functions never return such a lock.
+//
+// A link is not a lock: it could lead to any file of the user, or make this package create one.
 package lockfile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +29,15 @@ type Lock struct{ file *flock.Flock }
 
 // fresh returns a lock that is not held yet. O_NONBLOCK keeps open from waiting, because the file could be a FIFO.
 func fresh(path string, flags int) *Lock {
-	return &Lock{flock.New(path, flock.SetPermissions(0o600), flock.SetFlag(flags|os.O_RDONLY|syscall.O_NONBLOCK))}
+	return &Lock{flock.New(path, flock.SetPermissions(0o600), flock.SetFlag(flags|os.O_RDONLY|syscall.O_NONBLOCK|noFollow))}
+}
+
+// refuseLink returns an error when there is a link at the name of a lock.
+func refuseLink(path string) error {
+	if named, err := os.Lstat(path); err == nil && named.Mode()&os.ModeSymlink != 0 {
+		return fmt.Errorf("lock %s: it is a link", path)
+	}
+	return nil
 }
 
 // Try locks a file, which is made if there is none. When the lock is held it fails with ErrHeld.
@@ -44,19 +55,15 @@ func try(path string, flags int, lock func(*flock.Flock) (bool, error)) (*Lock, 
 		ok, err := lock(l.file)
 		switch {
 		case err != nil:
-			return nil, errors.Join(err, l.Close())
+			return nil, errors.Join(cmp.Or(refuseLink(path), err), l.Close())
 		case !ok:
 			return nil, errors.Join(ErrHeld, l.Close())
 		case l.Current():
 			return l, nil
 		}
-		// The file has been removed since it was opened, or is reached through a link, as it will be the next time.
-		named, statErr := os.Lstat(path)
-		if err := l.Close(); err != nil {
+		// The file has been removed since it was opened, or, on Windows, is reached through a link, as it will be the next time.
+		if err := errors.Join(refuseLink(path), l.Close()); err != nil {
 			return nil, err
-		}
-		if statErr == nil && named.Mode()&os.ModeSymlink != 0 {
-			return nil, fmt.Errorf("lock %s: it is a link", path)
 		}
 	}
 }
@@ -77,10 +84,14 @@ func WaitShared(ctx context.Context, path string) (*Lock, error) {
 
 func wait(ctx context.Context, path string, lock func(*flock.Flock, context.Context, time.Duration) (bool, error)) (*Lock, error) {
 	l := fresh(path, os.O_CREATE)
-	if ok, err := lock(l.file, ctx, poll); err != nil {
+	ok, err := lock(l.file, ctx, poll)
+	if refused := refuseLink(path); refused != nil {
+		err = refused
+	} else if err == nil && !ok {
+		err = fmt.Errorf("lock %s: not taken", path)
+	}
+	if err != nil {
 		return nil, errors.Join(err, l.Close())
-	} else if !ok {
-		return nil, errors.Join(fmt.Errorf("lock %s: not taken", path), l.Close())
 	}
 	return l, nil
 }

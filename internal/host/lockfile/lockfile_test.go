@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 )
@@ -101,18 +102,30 @@ func TestRemovedFile(t *testing.T) {
 	}
 }
 
-// TestLink: a link at the name of a lock is an error. It was opened again and again.
+// TestLink: a link at the name of a lock is an error, whether or not there is something behind it, and nothing is made there.
 func TestLink(t *testing.T) {
-	target, path := filepath.Join(t.TempDir(), "target"), filepath.Join(t.TempDir(), "lock")
+	folder := t.TempDir()
+	target, missing := filepath.Join(folder, "target"), filepath.Join(folder, "missing")
 	if err := os.WriteFile(target, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(target, path); err != nil {
-		t.Skip(err)
+	waiting := func(wait func(context.Context, string) (*Lock, error)) func(string) (*Lock, error) {
+		return func(path string) (*Lock, error) { return wait(t.Context(), path) }
 	}
-	for _, lock := range []func(string) (*Lock, error){Try, TryShared, TryExisting} {
-		if l, err := lock(path); err == nil || errors.Is(err, ErrHeld) {
-			t.Errorf("%v, %v", l, err)
+	for _, to := range []string{target, missing} {
+		for name, lock := range map[string]func(string) (*Lock, error){
+			"Try": Try, "TryShared": TryShared, "TryExisting": TryExisting, "Wait": waiting(Wait), "WaitShared": waiting(WaitShared),
+		} {
+			path := filepath.Join(t.TempDir(), "lock")
+			if err := os.Symlink(to, path); err != nil {
+				t.Skip(err)
+			}
+			if l, err := lock(path); err == nil || !strings.Contains(err.Error(), "it is a link") {
+				t.Errorf("%s of a link to %s: %v, %v", name, to, l, err)
+			}
 		}
+	}
+	if _, err := os.Lstat(missing); err == nil && runtime.GOOS != "windows" {
+		t.Error("a lock was made behind a link")
 	}
 }

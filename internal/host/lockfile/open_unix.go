@@ -8,6 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// noFollow makes open fail when a name is a link.
+const noFollow = unix.O_NOFOLLOW
+
 func lockOpen(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
+const noFollow = 0 // there is no such flag
+
 // lockOpen locks a byte that no file has, because Windows keeps others from reading what is locked.
 func lockOpen(f *os.File) error {
 	raw, err := f.SyscallConn()

@@ -1,4 +1,4 @@
-// Package lograte bounds the lines of a log that others can cause at will: a guest has many ways to have its host warn of something.
+// Package lograte bounds the lines of a log that others can cause at will: a guest has many ways to make its host warn of something.
 package lograte
 
 import (
@@ -12,7 +12,7 @@ const (
 	// burst is how many records of one message are logged at once, and pause after how long there may be another one.
 	burst = 20
 	pause = time.Minute
-	// maxMessages bounds how many messages are told apart: what is beyond counts as one, for texts of guests may be in messages.
+	// maxMessages bounds how many messages are distinguished: those beyond count as one, for texts of guests may be in messages.
 	maxMessages = 256
 )
 

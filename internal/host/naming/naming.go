@@ -1,4 +1,4 @@
-// Package naming has the rule for the names of VMs and snapshots: they are directories and files, on systems that ignore
+// Package naming checks the names of VMs and snapshots: they are directories and files, on systems that ignore
 // case too, and appear in commands as NAME:/path.
 package naming
 

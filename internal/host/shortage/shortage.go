@@ -1,4 +1,4 @@
-// Package shortage distinguishes errors because the host lacks a resource, or is busy, from errors because a file is wrong. A file that
+// Package shortage distinguishes errors of a host that lacks a resource, or is busy, from those of a file that is wrong. A file that
 // cannot be read for lack of a descriptor may be readable a moment later: it must not count as damaged, and not be removed.
 package shortage
 

@@ -1,5 +1,5 @@
-// Package tail reads the lines of a log that another process appends to, and that is cut off at its beginning from time to time, when what was
-// there is kept under the same name with ".1". A Reader belongs to one goroutine.
+// Package tail reads the lines of a log to which another process appends, and which is rotated from time to time: the old lines are then in a
+// file of the same name with ".1". A Reader belongs to one goroutine.
 package tail
 
 import (

@@ -1,4 +1,4 @@
-// Package qemutest has the conditions for tests that boot a machine in QEMU, and directories that such a machine shares. It is for tests only.
+// Package qemutest checks whether tests can boot a machine in QEMU, and shares directories with such a machine. It is for tests only.
 package qemutest
 
 import (

@@ -1,4 +1,4 @@
-// Package testclock is a time that tests move. It is for tests only.
+// Package testclock is a clock that tests move. It is for tests only.
 package testclock
 
 import (

@@ -79,7 +79,7 @@ func header(words ...string) []byte {
 	return append(binary.LittleEndian.AppendUint32(nil, uint32(len(text))), text...)
 }
 
-// TestGuestThatLies: a guest that sends input which nobody has asked for, or more of it, ends its call; nothing is kept of it.
+// TestGuestThatLies: a guest that sends input for which no client has asked, or more of it, ends its call; nothing is kept of it.
 func TestGuestThatLies(t *testing.T) {
 	for name, sent := range map[string][]byte{
 		"unasked":  append(header("x"), 4, 0, 0, 0, 'a', 'b', 'c', 'd'),
@@ -103,7 +103,7 @@ func TestGuestThatLies(t *testing.T) {
 					t.Error("the function has read what it did not ask for")
 				}
 			case <-time.After(time.Minute):
-				t.Error("the call goes on")
+				t.Error("the call continues")
 			}
 		})
 	}

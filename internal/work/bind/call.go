@@ -232,7 +232,7 @@ func (s *stdin) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// receive passes the program's answers on until it ends, or sends what nobody has asked for. It never waits for the reader.
+// receive passes the program's answers on until it ends, or sends input for which the host has not asked. It never waits for the reader.
 func (s *stdin) receive(r io.Reader) {
 	defer func() { _ = s.Close() }()
 	for {

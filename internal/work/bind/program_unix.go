@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// endsGroup has the end of the context end what the program has started, too.
+// endsGroup makes the end of the context end what the program has started, too.
 func endsGroup(c *exec.Cmd) {
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	diesWithParent(c.SysProcAttr)

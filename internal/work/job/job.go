@@ -1,5 +1,5 @@
-// Package job runs programs in a VM whose output is kept, so that any number of readers get it, also after the program's end and after
-// that of the process that ran the VM.
+// Package job runs programs in a VM and keeps their output, so that any number of readers get it, even after the end of the program and
+// of the process that ran the VM.
 package job
 
 import (
@@ -364,7 +364,7 @@ func (j *Job) Signal(ctx context.Context, number int) error {
 	return p.Signal(ctx, number)
 }
 
-// Kill ends the program and everything it has started. Killing a job that has ended is no error.
+// Kill ends the program and everything it has started. Killing a job that has ended is not an error.
 func (j *Job) Kill(ctx context.Context) error {
 	p := j.program()
 	if p == nil {

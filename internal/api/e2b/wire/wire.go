@@ -87,7 +87,7 @@ func WithMemory(memory *bool) error {
 	return nil
 }
 
-// Failure is an error that clients are told with a status.
+// Failure is an error that clients get with a status.
 type Failure struct {
 	Status int
 	Text   string

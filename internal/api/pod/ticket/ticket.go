@@ -1,4 +1,4 @@
-// Package ticket has the proof by which a pod knows that a request comes from a gateway of its cluster: a signature (Ed25519) over the pod's
+// Package ticket makes and checks the proof that a request to a pod comes from a gateway of its cluster: a signature (Ed25519) over the pod's
 // identifier and a time. Pods have only the public key, so that a guest that has taken over its pod can make no proof for another one, and a
 // proof that it has seen opens no pod but its own.
 package ticket

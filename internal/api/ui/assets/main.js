@@ -41,7 +41,8 @@ const known = name => vms.find(v => v.name === name);
 function show() {
 	const { name, tab } = place();
 	const v = known(name);
-	const now = JSON.stringify([name, tab, v?.state, v?.policy, v?.parent]);
+	const policy = tab === "network" || tab === "overview" ? v?.policy : ""; // another tab, with a file in its editor, stays as it is
+	const now = JSON.stringify([name, tab, v?.state, policy, v?.parent]);
 	if (now === at) return;
 	const stays = document.activeElement?.id;
 	at = now;

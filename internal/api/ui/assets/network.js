@@ -16,7 +16,8 @@ export function network(panel, v, signal) {
 	const change = (rule, what) => e => attempt(e.target, async () => {
 		const answer = await call("POST", vm(v.name, `/network/${what}`), { rule });
 		if (what === "allow") refused.delete(rule);
-		policy.textContent = [`mode ${answer.mode}`, answer.allow?.length && `allow ${answer.allow.join(", ")}`, answer.deny?.length && `deny ${answer.deny.join(", ")}`].filter(Boolean).join("; ");
+		const rules = Object.entries(answer).filter(([, list]) => Array.isArray(list) && list.length);
+		policy.textContent = [`mode ${answer.mode}`, ...rules.map(([name, list]) => `${name} ${list.join(", ")}`)].join("; ");
 		message(`${rule}: ${what === "allow" ? "allowed" : "denied"}${answer.cut ? `, ${answer.cut} connections cut` : ""}`);
 		draw();
 	});

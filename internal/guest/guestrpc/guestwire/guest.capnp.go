@@ -208,7 +208,7 @@ func (c Supervisor) MountShare(ctx context.Context, params func(Supervisor_mount
 		},
 	}
 	if params != nil {
-		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
 		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_mountShare_Params(s)) }
 	}
 
@@ -2491,12 +2491,12 @@ type Supervisor_mountShare_Params capnp.Struct
 const Supervisor_mountShare_Params_TypeID = 0xf576f6f0a16242bd
 
 func NewSupervisor_mountShare_Params(s *capnp.Segment) (Supervisor_mountShare_Params, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Supervisor_mountShare_Params(st), err
 }
 
 func NewRootSupervisor_mountShare_Params(s *capnp.Segment) (Supervisor_mountShare_Params, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Supervisor_mountShare_Params(st), err
 }
 
@@ -2551,12 +2551,36 @@ func (s Supervisor_mountShare_Params) NewMount() (Mount, error) {
 	return ss, err
 }
 
+func (s Supervisor_mountShare_Params) Time() (Time, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Time(p.Struct()), err
+}
+
+func (s Supervisor_mountShare_Params) HasTime() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Supervisor_mountShare_Params) SetTime(v Time) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewTime sets the time field to a newly
+// allocated Time struct, preferring placement in s's segment.
+func (s Supervisor_mountShare_Params) NewTime() (Time, error) {
+	ss, err := NewTime(capnp.Struct(s).Segment())
+	if err != nil {
+		return Time{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
 // Supervisor_mountShare_Params_List is a list of Supervisor_mountShare_Params.
 type Supervisor_mountShare_Params_List = capnp.StructList[Supervisor_mountShare_Params]
 
 // NewSupervisor_mountShare_Params creates a new list of Supervisor_mountShare_Params.
 func NewSupervisor_mountShare_Params_List(s *capnp.Segment, sz int32) (Supervisor_mountShare_Params_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
 	return capnp.StructList[Supervisor_mountShare_Params](l), err
 }
 
@@ -2569,6 +2593,9 @@ func (f Supervisor_mountShare_Params_Future) Struct() (Supervisor_mountShare_Par
 }
 func (p Supervisor_mountShare_Params_Future) Mount() Mount_Future {
 	return Mount_Future{Future: p.Future.Field(0, nil)}
+}
+func (p Supervisor_mountShare_Params_Future) Time() Time_Future {
+	return Time_Future{Future: p.Future.Field(1, nil)}
 }
 
 type Supervisor_mountShare_Results capnp.Struct
@@ -8746,7 +8773,7 @@ func (c Layer) Discard(ctx context.Context, params func(Layer_discard_Params) er
 		},
 	}
 	if params != nil {
-		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 1}
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 2}
 		s.PlaceArgs = func(s capnp.Struct) error { return params(Layer_discard_Params(s)) }
 	}
 
@@ -9671,12 +9698,12 @@ type Layer_discard_Params capnp.Struct
 const Layer_discard_Params_TypeID = 0xaa5d940f74ad0cc1
 
 func NewLayer_discard_Params(s *capnp.Segment) (Layer_discard_Params, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Layer_discard_Params(st), err
 }
 
 func NewRootLayer_discard_Params(s *capnp.Segment) (Layer_discard_Params, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Layer_discard_Params(st), err
 }
 
@@ -9730,13 +9757,36 @@ func (s Layer_discard_Params) NewPaths(n int32) (capnp.DataList, error) {
 	err = capnp.Struct(s).SetPtr(0, l.ToPtr())
 	return l, err
 }
+func (s Layer_discard_Params) Time() (Time, error) {
+	p, err := capnp.Struct(s).Ptr(1)
+	return Time(p.Struct()), err
+}
+
+func (s Layer_discard_Params) HasTime() bool {
+	return capnp.Struct(s).HasPtr(1)
+}
+
+func (s Layer_discard_Params) SetTime(v Time) error {
+	return capnp.Struct(s).SetPtr(1, capnp.Struct(v).ToPtr())
+}
+
+// NewTime sets the time field to a newly
+// allocated Time struct, preferring placement in s's segment.
+func (s Layer_discard_Params) NewTime() (Time, error) {
+	ss, err := NewTime(capnp.Struct(s).Segment())
+	if err != nil {
+		return Time{}, err
+	}
+	err = capnp.Struct(s).SetPtr(1, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
 
 // Layer_discard_Params_List is a list of Layer_discard_Params.
 type Layer_discard_Params_List = capnp.StructList[Layer_discard_Params]
 
 // NewLayer_discard_Params creates a new list of Layer_discard_Params.
 func NewLayer_discard_Params_List(s *capnp.Segment, sz int32) (Layer_discard_Params_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 2}, sz)
 	return capnp.StructList[Layer_discard_Params](l), err
 }
 
@@ -9746,6 +9796,9 @@ type Layer_discard_Params_Future struct{ *capnp.Future }
 func (f Layer_discard_Params_Future) Struct() (Layer_discard_Params, error) {
 	p, err := f.Future.Ptr()
 	return Layer_discard_Params(p.Struct()), err
+}
+func (p Layer_discard_Params_Future) Time() Time_Future {
+	return Time_Future{Future: p.Future.Field(1, nil)}
 }
 
 type Layer_discard_Results capnp.Struct

@@ -36,7 +36,7 @@ static __attribute__((noreturn)) void leave(int code) {
     for (;;) call(sys_exit_group, code, 0, 0, 0, 0);
 }
 
-// put writes everything; a stream that nobody reads any more ends the program, and so the call.
+// put writes everything; a stream without a reader ends the program, and so the call.
 static void put(int fd, const char *b, size n) {
     while (n) {
         long r = call(sys_write, fd, (long)b, n, 0, 0);
