@@ -14,7 +14,7 @@ import (
 
 // ForkOptions say how forks differ from the VM they are made of.
 type ForkOptions struct {
-	// KeepPrograms has programs that run in the VM run on in the forks; their output is discarded and their input ends. Those that were
+	// KeepPrograms lets programs that run in the VM run on in the forks; their output is discarded and their input ends. Those that were
 	// started from a mount end nevertheless. Default: they are killed in the forks. In the VM itself they always run on.
 	KeepPrograms bool
 	// Started is called with the name of each fork that runs, from several goroutines. Default: not called.
@@ -51,9 +51,11 @@ func (v *VM) Fork(ctx context.Context, names []string, o ForkOptions) error {
 		return err
 	}
 	defer file.Close() // the forks have it mapped
-	if _, err := v.Snapshot(ctx, file.Path(), vm.SnapshotOptions{Base: true}); err != nil {
+	save := sync.OnceValue(func() error {
+		_, err := v.Snapshot(ctx, file.Path(), vm.SnapshotOptions{Base: true})
 		return err
-	}
+	})
+	go func() { _ = save() }()
 	errs := make([]error, len(names))
 	slots := make(chan struct{}, startTogether)
 	var starting sync.WaitGroup
@@ -61,7 +63,8 @@ func (v *VM) Fork(ctx context.Context, names []string, o ForkOptions) error {
 		slots <- struct{}{}
 		starting.Go(func() {
 			defer func() { <-slots }()
-			fork, err := v.store.Restore(ctx, name, config, Restoration{Snapshot: file.Path(), KeepPrograms: o.KeepPrograms}, nil)
+			r := Restoration{Snapshot: file.Path(), KeepPrograms: o.KeepPrograms}
+			fork, err := v.store.started(v.store.vms.Fork(ctx, name, config, r, save, nil))
 			if err == nil {
 				if o.Started != nil {
 					o.Started(name)
@@ -72,6 +75,9 @@ func (v *VM) Fork(ctx context.Context, names []string, o ForkOptions) error {
 		})
 	}
 	starting.Wait()
+	if err := save(); err != nil {
+		return err
+	}
 	return errors.Join(errs...)
 }
 

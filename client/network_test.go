@@ -18,7 +18,7 @@ func (otherVersions) ReplacePolicy(context.Context, string, egress.Policy) (int,
 	return 0, egress.ErrPolicyChanged
 }
 
-// TestChangePolicyEnds: whoever never gets a policy replaced is told, and does not try for ever.
+// TestChangePolicyEnds: a caller that never gets a policy replaced receives an error, and does not try for ever.
 func TestChangePolicyEnds(t *testing.T) {
 	_, _, err := client.ChangePolicy(t.Context(), otherVersions{}, func(p egress.Policy) (egress.Policy, error) { return p, nil })
 	if !errors.Is(err, egress.ErrPolicyChanged) {

@@ -1,5 +1,5 @@
-// Package client uses VMs that daemons own, from any process of the same user: those that agentvm start has started. A VM has the methods of
-// vm.VM; AnyVM is what both have. A Store lists, starts and removes VMs.
+// Package client uses VMs that daemons own, such as those of agentvm start, from any process of the same user. A VM has the methods of
+// vm.VM; AnyVM is the interface of both. A Store lists, starts and removes VMs.
 //
 // Methods may be called from several goroutines and processes. The VM runs on when its clients have gone.
 package client
@@ -251,7 +251,7 @@ func (s *Store) started(c *daemon.Client, err error) (*VM, error) {
 }
 
 // Stop stops a VM, with up to grace for its programs to end, and returns when its daemon's process has ended. A daemon that does not answer or
-// does not stop is killed. It is no error when the VM does not run; when there is none the error is ErrNotFound.
+// does not stop is killed. It is not an error when the VM does not run; when there is none the error is ErrNotFound.
 func (s *Store) Stop(ctx context.Context, name string, grace time.Duration) (StopResult, error) {
 	return s.vms.Stop(ctx, name, grace)
 }

@@ -42,7 +42,7 @@ func (d *daemon) stillAsleep(r *Restoration, err error) error {
 	return fmt.Errorf("the VM cannot be woken and stays hibernated: %w; %s", err, adviseCold(d.name))
 }
 
-// giveUpMemory has the next start of the VM boot from its disk. From where it would have continued stays until it runs. The caller has the locks.
+// giveUpMemory makes the next start of the VM boot from its disk. The saved state stays until the VM runs. The caller has the locks.
 func (p paths) giveUpMemory() error {
 	r, err := p.readRestoration()
 	if err != nil {
@@ -119,7 +119,7 @@ func (c *Config) adoptMachine(m snapshot.Meta) {
 // syncTime bounds how long a guest may take to write its files back before it is hibernated.
 const syncTime = 10 * time.Second
 
-// syncFiles has the guest write its files to its disk, so that they are there should its memory be given up. A failure does no harm: what is
+// syncFiles makes the guest write its files to its disk, so that they are there should its memory be given up. A failure does no harm: what is
 // missing on the disk is in the memory.
 func (d *daemon) syncFiles(ctx context.Context, v VM) {
 	if d.config.DiskSize < 0 {

@@ -150,7 +150,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 func (c Config) Validate() error {
 	n := c.Network
 	for field, set := range map[string]bool{
-		"CACertificate": len(c.CACertificate) > 0, "Disk": c.Disk != "", "HostCommands": len(c.HostCommands) > 0, "Kernel": len(c.Kernel) > 0, "Recorder": c.Recorder != nil, "Network.Limits": n.Limits != nat.Limits{},
+		"CACertificate": len(c.CACertificate) > 0, "Disk": c.Disk != "", "HostCommands": len(c.HostCommands) > 0, "Kernel": len(c.Kernel) > 0, "Recorder": c.Recorder != nil,
 		"Network.Capture": n.Capture != nil, "Network.Audit": n.Audit != nil, "Network.AuditProcesses": n.AuditProcesses, "Network.Dial": n.Dial != nil, "Network.Listen": n.Listen != nil,
 	} {
 		if set {
@@ -294,9 +294,28 @@ func readConfig(path string) (c Config, err error) {
 }
 
 func writeConfig(path string, c Config) error {
+	if err := nameConfig(path, c); err != nil {
+		return err
+	}
+	return atomicfile.SyncFolder(filepath.Dir(path))
+}
+
+// nameConfig is writeConfig that leaves it to the caller to make the file's name durable: the folder's sync.
+func nameConfig(path string, c Config) error {
 	b, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write a VM's configuration: %w", err)
 	}
-	return atomicfile.Write(path, append(b, '\n'))
+	f, err := atomicfile.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Discard()
+	if _, err = f.Write(append(b, '\n')); err == nil {
+		err = f.Flush()
+	}
+	if err != nil {
+		return err
+	}
+	return f.Rename()
 }

@@ -14,6 +14,7 @@ import (
 	"agentvm/internal/host/private"
 	"agentvm/internal/network/preview"
 	"agentvm/internal/storage/snapshot"
+	"agentvm/internal/storage/translations"
 	"agentvm/vm"
 )
 
@@ -62,7 +63,8 @@ func (d *daemon) confineRules() confine.Rules {
 }
 
 // VMRules are the host's files that a process needs for a VM with this configuration after it has opened what the VM starts from. Compiled
-// code and its key are not among them: a process writes and signs it before a guest can have a hand in that, or not at all.
+// code and its key are not among them: a process writes and signs it before a guest can have a hand in that, or not at all. Translated code is: it is
+// verified wherever it is loaded, and like a base it decides only what guests do.
 func VMRules(store string, c vm.Config) confine.Rules {
 	in := func(name string) string { return filepath.Join(store, name) }
 	r := confine.Rules{
@@ -70,7 +72,7 @@ func VMRules(store string, c vm.Config) confine.Rules {
 			in("blobs"), in("layers"), in("disks"), in("images"), in("snapshot.key"), in("mounts"),
 			"/etc/hosts", "/etc/localtime", "/usr/share/zoneinfo", "/dev/null", "/proc/self", "/proc/sys/kernel/random/boot_id",
 		},
-		Write: []string{in("locks"), in("bases")},
+		Write: []string{in("locks"), in("bases"), in(translations.Folder)},
 	}
 	if record, err := hostpath.MakeRecord(); err == nil { // a rule is for an existing folder; without one nothing was noted
 		r.Read = append(r.Read, record)

@@ -153,7 +153,7 @@ func (f *Forwards) Close() {
 	}
 }
 
-// Serve forwards connections until ctx ends, which is no error, or the daemon has gone: daemonrpc.ErrClosed. All connections have
+// Serve forwards connections until ctx ends, which is not an error, or the daemon has gone: daemonrpc.ErrClosed. All connections have
 // ended when it returns.
 func (f *Forwards) Serve(ctx context.Context) error {
 	defer f.Close()

@@ -97,7 +97,7 @@ func TestAdmitLate(t *testing.T) {
 	}
 }
 
-// TestGreet: a client refuses a server that is no daemon of its version.
+// TestGreet: a client refuses a server that is not a daemon of its version.
 func TestGreet(t *testing.T) {
 	for _, test := range []struct{ name, answer, want string }{
 		{"right", string(message(`{"version":2}`)), ""},

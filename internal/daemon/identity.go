@@ -61,18 +61,16 @@ func (p paths) writeIdentity(i Identity) error {
 	return atomicfile.Write(p.identity(), append(b, '\n'))
 }
 
-// ensureIdentity returns the VM's identity. A VM without one gets the saved VM's, if r has it, or a new one.
-func (p paths) ensureIdentity(r *Restoration) (Identity, error) {
-	i, err := p.readIdentity()
+// chooseIdentity returns the VM's identity. A VM without one gets the saved VM's, if r has it, or a fresh one, which is to be written.
+func (p paths) chooseIdentity(r *Restoration) (i Identity, fresh bool, err error) {
+	i, err = p.readIdentity()
 	if !errors.Is(err, fs.ErrNotExist) {
-		return i, err
+		return i, false, err
 	}
 	if r != nil && r.Identity != nil {
-		i = *r.Identity
-	} else {
-		b := make([]byte, identityBytes)
-		_, _ = rand.Read(b) // never fails
-		i.ID = hex.EncodeToString(b)
+		return *r.Identity, true, nil
 	}
-	return i, p.writeIdentity(i)
+	b := make([]byte, identityBytes)
+	_, _ = rand.Read(b) // never fails
+	return Identity{ID: hex.EncodeToString(b)}, true, nil
 }

@@ -160,10 +160,14 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	if err != nil && context.Cause(ctx) != nil {
 		err = errGivenUp
 	}
-	if err == nil && restore != nil {
-		if err = d.paths.restored(); err != nil {
+	identified := d.identified()
+	if err == nil {
+		if err = identified; err == nil && restore != nil {
+			err = d.paths.restored()
+		}
+		if err != nil {
 			err = errors.Join(err, v.Close())
-		} else {
+		} else if restore != nil {
 			restore.forgetSaved()
 		}
 	}

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/common/expfmt"
-
 	"agentvm/internal/host/origin"
 	"agentvm/internal/httpserver"
 )
@@ -24,7 +21,7 @@ import (
 const (
 	maxMetricsConns   = 16
 	maxMetricsHeaders = 8 << 10
-	maxScrapes        = 4 // at a time
+	maxScrapes        = 6 // at a time; without keys all scrapers are one client, which gets 4 of them (httpserver.Places)
 	metricsTime       = 10 * time.Second
 	// guestTime is how long the guest may take to return its counters.
 	guestTime = 2 * time.Second
@@ -38,7 +35,6 @@ type metrics struct {
 	daemon   *daemon
 	listener net.Listener
 	server   *http.Server
-	scrapes  chan struct{}  // one element for each scrape under way
 	serving  sync.WaitGroup // the goroutine that accepts
 	conns    httpserver.Limit
 }
@@ -70,9 +66,9 @@ func (d *daemon) listenMetrics() (*metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for readers of metrics (port 0 takes one that is free): %w", err)
 	}
-	m := &metrics{daemon: d, listener: l, scrapes: make(chan struct{}, maxScrapes), conns: httpserver.Limit{Max: maxMetricsConns}}
+	m := &metrics{daemon: d, listener: l, conns: httpserver.Limit{Max: maxMetricsConns}}
 	m.server = &http.Server{
-		Handler: m, MaxHeaderBytes: maxMetricsHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: m.conns.Track,
+		Handler: m.door(), MaxHeaderBytes: maxMetricsHeaders, ErrorLog: log.New(io.Discard, "", 0), ConnState: m.conns.Track,
 		ReadTimeout: metricsTime, WriteTimeout: metricsTime, IdleTimeout: time.Minute,
 	}
 	d.logger.Info("metrics", "address", l.Addr())
@@ -112,75 +108,57 @@ func (m *metrics) close() {
 	m.conns.Wait()
 }
 
-// ServeHTTP answers a request.
-func (m *metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	header := w.Header()
+// door is what the server asks of a request. No page of a browser may read metrics, not even one of the same origin.
+func (m *metrics) door() http.Handler {
+	return httpserver.Door{
+		Server: "metrics",
+		IsHost: func(host string) bool {
+			return httpserver.IsHost(host, func(at netip.Addr) bool { return at.IsLoopback() && at.Zone() == "" })
+		},
+		Admits:   func(_ *http.Request, from origin.Request) bool { return from == origin.Request{} },
+		Requests: maxScrapes,
+		Refuse:   refuseScrape,
+		Handler:  m,
+	}.Open()
+}
+
+func refuseScrape(w http.ResponseWriter, _ *http.Request, status int) {
+	setMetricsHeaders(w.Header())
+	w.Header().Set("Connection", "close")
+	text := strings.ToLower(http.StatusText(status))
+	if status == http.StatusServiceUnavailable {
+		text = "others read the metrics"
+	}
+	http.Error(w, text, status)
+}
+
+func setMetricsHeaders(header http.Header) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
-	if code := refusal(r); code != 0 {
-		header.Set("Connection", "close")
-		if code == http.StatusMethodNotAllowed {
-			header.Set("Allow", http.MethodGet)
-		}
-		http.Error(w, strings.ToLower(http.StatusText(code)), code)
-		return
-	}
-	select {
-	case m.scrapes <- struct{}{}:
-		defer func() { <-m.scrapes }()
-	default:
-		http.Error(w, "others read the metrics", http.StatusServiceUnavailable)
-		return
-	}
-	m.write(w, r)
 }
 
-// refusal returns the status that refuses a request, or 0. A request with another host's name comes from a page that has rebound it.
-func refusal(r *http.Request) int {
-	from, err := origin.Of(r.Header, "http://"+r.Host)
+// ServeHTTP answers a request that the door has let through.
+func (m *metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
-	case !loopbackHost(r.Host):
-		return http.StatusMisdirectedRequest
-	case err != nil || from != origin.Request{}:
-		return http.StatusForbidden
 	case r.URL.Path != "/metrics":
-		return http.StatusNotFound
+		refuseScrape(w, r, http.StatusNotFound)
 	case r.Method != http.MethodGet:
-		return http.StatusMethodNotAllowed
+		w.Header().Set("Allow", http.MethodGet)
+		refuseScrape(w, r, http.StatusMethodNotAllowed)
 	case r.ContentLength != 0:
-		return http.StatusRequestEntityTooLarge
+		refuseScrape(w, r, http.StatusRequestEntityTooLarge)
+	default:
+		setMetricsHeaders(w.Header())
+		m.write(w, r)
 	}
-	return 0
 }
 
-// loopbackHost reports whether a Host header names the host's loopback interface, with or without a port.
-func loopbackHost(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	} else {
-		host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	}
-	if strings.EqualFold(host, "localhost") {
-		return true
-	}
-	at, err := netip.ParseAddr(host)
-	return err == nil && at.IsLoopback() && at.Zone() == ""
-}
-
-// write writes the metrics, all or none.
+// write writes the metrics.
 func (m *metrics) write(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), guestTime)
 	defer cancel()
-	format := expfmt.NewFormat(expfmt.TypeTextPlain)
-	var body bytes.Buffer
-	for _, family := range m.daemon.sample(ctx).gather() {
-		if err := expfmt.NewEncoder(&body, format).Encode(family); err != nil {
-			m.daemon.logger.Warn("make metrics", "error", err)
-			http.Error(w, "the metrics cannot be made: see the daemon's log", http.StatusInternalServerError)
-			return
-		}
-	}
-	w.Header().Set("Content-Type", string(format))
-	_, _ = w.Write(body.Bytes())
+	exposition := m.daemon.sample(ctx).gather()
+	m.daemon.previews.counts.Expose(exposition)
+	exposition.Write(w)
 }

@@ -1,19 +1,14 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
-	"maps"
 	"math"
 	"runtime"
-	"slices"
-	"strings"
 	"time"
-
-	dto "github.com/prometheus/client_model/go"
 
 	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/httpserver"
 	"agentvm/nat"
 	"agentvm/vm"
 )
@@ -70,9 +65,9 @@ func countFlows(v VM) map[flowKey]int {
 	return counts
 }
 
-// gather is the sample as metrics, sorted by name.
-func (s sample) gather() []*dto.MetricFamily {
-	c := collector{vm: s.info.Name, families: make(map[string]*dto.MetricFamily)}
+// gather is the sample as metrics.
+func (s sample) gather() *httpserver.Exposition {
+	c := collector{vm: s.info.Name, exposition: &httpserver.Exposition{}}
 	c.daemon(s)
 	if s.guest != nil {
 		c.guest(*s.guest)
@@ -89,55 +84,33 @@ func (s sample) gather() []*dto.MetricFamily {
 			c.gauge("flows", "Flows that are open.", n, "protocol", key.protocol, "direction", string(key.direction), "state", string(key.state))
 		}
 	}
-	return slices.SortedFunc(maps.Values(c.families), func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return c.exposition
 }
 
 // collector collects a VM's metrics. Labels are alternating names and values.
-//
-// It replaces client_golang's registry, whose packages would cost each start of agentvm most of a millisecond.
 type collector struct {
-	vm       string
-	families map[string]*dto.MetricFamily // by name
+	vm         string
+	exposition *httpserver.Exposition
 }
 
 func (c collector) counter(name, help string, value uint64, labels ...string) {
-	c.send(dto.MetricType_COUNTER, name, help, float64(value), labels)
+	c.send(httpserver.Counter, name, help, float64(value), labels)
 }
 
 func (c collector) gauge(name, help string, value int, labels ...string) {
-	c.send(dto.MetricType_GAUGE, name, help, float64(value), labels)
+	c.send(httpserver.Gauge, name, help, float64(value), labels)
 }
 
-func (c collector) seconds(t dto.MetricType, name, help string, value time.Duration, labels ...string) {
-	c.send(t, name, help, value.Seconds(), labels)
+func (c collector) seconds(kind httpserver.MetricKind, name, help string, value time.Duration, labels ...string) {
+	c.send(kind, name, help, value.Seconds(), labels)
 }
 
-// send repairs what a hostile guest could report: values below zero, and labels that are not UTF-8.
-func (c collector) send(t dto.MetricType, name, help string, value float64, labels []string) {
+// send repairs what a hostile guest could report: values below zero.
+func (c collector) send(kind httpserver.MetricKind, name, help string, value float64, labels []string) {
 	if !(value > 0) || math.IsInf(value, 0) { // NaN too
 		value = 0
 	}
-	name = "agentvm_" + name
-	f := c.families[name]
-	if f == nil {
-		f = &dto.MetricFamily{Name: &name, Help: &help, Type: &t}
-		c.families[name] = f
-	}
-	m := &dto.Metric{Label: pairs(append(labels, "vm", c.vm))}
-	if t == dto.MetricType_COUNTER {
-		m.Counter = &dto.Counter{Value: &value}
-	} else {
-		m.Gauge = &dto.Gauge{Value: &value}
-	}
-	f.Metric = append(f.Metric, m)
-}
-
-func pairs(labels []string) (list []*dto.LabelPair) {
-	for i := 0; i+1 < len(labels); i += 2 {
-		value := strings.ToValidUTF8(labels[i+1], "?")
-		list = append(list, &dto.LabelPair{Name: &labels[i], Value: &value})
-	}
-	return list
+	c.exposition.Add(kind, "agentvm_"+name, help, value, append(labels, "vm", c.vm)...)
 }
 
 func (c collector) daemon(s sample) {
@@ -146,7 +119,7 @@ func (c collector) daemon(s sample) {
 	for _, state := range []daemonrpc.State{daemonrpc.Starting, daemonrpc.Running, daemonrpc.Stopping, daemonrpc.Failed, daemonrpc.Paused} {
 		c.gauge("vm_state", "1 for the state that the VM is in.", number(s.info.State == state), "state", state.String())
 	}
-	c.seconds(dto.MetricType_GAUGE, "uptime_seconds", "Time since the daemon's start.", s.uptime)
+	c.seconds(httpserver.Gauge, "uptime_seconds", "Time since the daemon's start.", s.uptime)
 	c.gauge("jobs", "Programs that run for clients.", s.info.Jobs)
 	c.gauge("clients", "Connections of clients.", s.info.Clients)
 	c.gauge("guest_up", "1 when the guest has returned its counters for this answer.", number(s.guest != nil))
@@ -162,19 +135,19 @@ func number(is bool) int {
 // guest has what the guest says of itself, which a program that is root in it can falsify.
 func (c collector) guest(s guestrpc.Stats) {
 	const cpu, cpuHelp = "guest_cpu_seconds_total", "Processor time of the guest, as it says."
-	c.seconds(dto.MetricType_COUNTER, cpu, cpuHelp, s.User, "mode", "user")
-	c.seconds(dto.MetricType_COUNTER, cpu, cpuHelp, s.System, "mode", "system")
-	c.seconds(dto.MetricType_COUNTER, cpu, cpuHelp, s.Idle, "mode", "idle")
-	c.seconds(dto.MetricType_GAUGE, "guest_uptime_seconds", "Time since the guest's boot, as it says.", s.Uptime)
+	c.seconds(httpserver.Counter, cpu, cpuHelp, s.User, "mode", "user")
+	c.seconds(httpserver.Counter, cpu, cpuHelp, s.System, "mode", "system")
+	c.seconds(httpserver.Counter, cpu, cpuHelp, s.Idle, "mode", "idle")
+	c.seconds(httpserver.Gauge, "guest_uptime_seconds", "Time since the guest's boot, as it says.", s.Uptime)
 
 	memory := func(name, help string, bytes uint64) {
-		c.send(dto.MetricType_GAUGE, "guest_memory_"+name+"_bytes", help, float64(bytes), nil)
+		c.send(httpserver.Gauge, "guest_memory_"+name+"_bytes", help, float64(bytes), nil)
 	}
 	memory("total", "Memory of the guest, as it says.", s.MemoryTotal)
 	memory("free", "Memory of the guest that holds nothing, as it says.", s.MemoryFree)
 	memory("available", "Memory of the guest that programs could have, as it says.", s.MemoryAvailable)
 
-	load := func(name, help string, value float64) { c.send(dto.MetricType_GAUGE, "guest_"+name, help, value, nil) }
+	load := func(name, help string, value float64) { c.send(httpserver.Gauge, "guest_"+name, help, value, nil) }
 	load("load1", "Load over one minute, as the guest says.", s.Load1)
 	load("load5", "Load over five minutes, as the guest says.", s.Load5)
 	load("load15", "Load over fifteen minutes, as the guest says.", s.Load15)

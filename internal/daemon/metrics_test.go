@@ -7,7 +7,6 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -215,14 +214,30 @@ func TestMetricsRefuse(t *testing.T) {
 	}
 }
 
-// TestMetricsBusy: more readers than may read at a time are refused.
+// TestMetricsBusy: while the guest keeps as many readers waiting as may read at a time, more are refused, and the next are not.
 func TestMetricsBusy(t *testing.T) {
-	m := &metrics{scrapes: make(chan struct{}, 1)}
-	m.scrapes <- struct{}{}
-	w := httptest.NewRecorder()
-	r := httptest.NewRequestWithContext(t.Context(), "GET", "http://127.0.0.1/metrics", nil)
-	if m.ServeHTTP(w, r); w.Code != http.StatusServiceUnavailable {
-		t.Errorf("status %d", w.Code)
+	_, address := startMetered(t, countingVM{fakeVM: newFakeVM(), silent: true}, Config{})
+	codes := make(chan int)
+	for range 2 * maxScrapes {
+		go func() {
+			answer, err := http.Get("http://" + address + "/metrics")
+			if err != nil {
+				codes <- 0
+				return
+			}
+			answer.Body.Close()
+			codes <- answer.StatusCode
+		}()
+	}
+	got := map[int]int{}
+	for range 2 * maxScrapes {
+		got[<-codes]++
+	}
+	if got[http.StatusOK] < 4 || got[http.StatusServiceUnavailable] == 0 || got[http.StatusOK]+got[http.StatusServiceUnavailable] != 2*maxScrapes {
+		t.Errorf("statuses %v of %d readers at once", got, 2*maxScrapes)
+	}
+	if answer, _ := request(t, "GET", "http://"+address+"/metrics", nil); answer.StatusCode != http.StatusOK {
+		t.Errorf("a reader after them: %s", answer.Status)
 	}
 }
 
@@ -298,11 +313,7 @@ func TestMetricsPortTaken(t *testing.T) {
 // TestMetricsOfBadText: texts of a VM that no label may have are repaired.
 func TestMetricsOfBadText(t *testing.T) {
 	s := sample{info: daemonrpc.Info{Name: "dev", Kernel: "6\xff\"\n"}}
-	for _, f := range s.gather() {
-		if f.GetName() == "agentvm_vm_info" {
-			if got := f.GetMetric()[0].GetLabel()[1].GetValue(); got != "6?\"\n" {
-				t.Errorf("kernel %q", got)
-			}
-		}
+	if got := s.gather().String(); !strings.Contains(got, "agentvm_vm_info{image=\"\",kernel=\"6?\\\"\\n\",vm=\"dev\"} 1\n") {
+		t.Errorf("got\n%s", got)
 	}
 }

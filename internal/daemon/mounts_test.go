@@ -109,7 +109,7 @@ func TestOfferedMount(t *testing.T) {
 	}
 }
 
-// TestHostileOffers: what is no offer ends its connection, and nothing else.
+// TestHostileOffers: what is not an offer ends its connection, and nothing else.
 func TestHostileOffers(t *testing.T) {
 	d, c := startUsed(t, Config{})
 	large := binary.BigEndian.AppendUint32(nil, 1<<31)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/hostfile"
+	"agentvm/internal/httpserver"
 	"agentvm/internal/network/preview"
 )
 
@@ -38,6 +40,7 @@ type previews struct {
 	looked bool           // guarded by turn: withdrawStale has succeeded
 	kept   uint16         // guarded by turn: the last port, also in identity.json
 	served sync.WaitGroup // goroutines of serve
+	counts httpserver.Metrics
 
 	mu     sync.Mutex
 	server *preview.Server
@@ -237,20 +240,25 @@ func (p *previews) start() (uint16, error) {
 	if err != nil {
 		return 0, errors.Join(err, store.Close())
 	}
+	visits, err := openLog(d.paths.visits(), maxAudit)
+	if err != nil {
+		return 0, errors.Join(err, l.Close(), store.Close())
+	}
 	server := preview.NewServer(preview.ServerConfig{
-		Store: store, Dialer: previewDialer{d}, Permit: d.permitPreview, Visit: d.visit, Logger: d.logger,
+		Store: store, Dialer: previewDialer{d}, Permit: d.permitPreview, Visit: d.visit, Logger: d.logger, Metrics: &p.counts,
+		Audit:  httpserver.AuditTo(visits, func(err error) { d.logger.Warn("the record of visits is not complete", "error", err) }),
 		Limits: preview.Limits{DialTimeout: dialTime},
 	})
 	p.mu.Lock()
 	p.server, p.port = server, port
 	p.mu.Unlock()
-	p.served.Go(func() { p.serve(server, l, store) })
+	p.served.Go(func() { p.serve(server, l, store, visits) })
 	d.logger.Info("previews", "address", l.Addr())
 	return port, nil
 }
 
 // serve serves until close, or until the listener fails. In the second case the next preview starts it again.
-func (p *previews) serve(server *preview.Server, l net.Listener, store *preview.Store) {
+func (p *previews) serve(server *preview.Server, l net.Listener, store *preview.Store, visits io.Closer) {
 	logger := p.daemon.logger
 	over := make(chan struct{})
 	p.served.Go(func() { p.noteWhile(over) })
@@ -264,6 +272,9 @@ func (p *previews) serve(server *preview.Server, l net.Listener, store *preview.
 	}
 	if err := store.Close(); err != nil {
 		logger.Warn("close the previews' store", "error", err)
+	}
+	if err := visits.Close(); err != nil {
+		logger.Warn("close the record of visits", "error", err)
 	}
 }
 
@@ -291,7 +302,11 @@ func (p *previews) listen(store *preview.Store) (net.Listener, uint16, error) {
 	if port != before {
 		identity := d.identity
 		identity.PreviewPort = port
-		if err := d.paths.writeIdentity(identity); err != nil {
+		err := d.identified() // otherwise it would take the place of this one
+		if err == nil {
+			err = d.paths.writeIdentity(identity)
+		}
+		if err != nil {
 			return nil, 0, errors.Join(err, l.Close())
 		}
 	}

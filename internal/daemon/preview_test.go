@@ -149,6 +149,15 @@ func TestPreviewTokens(t *testing.T) {
 	if answer.StatusCode != http.StatusMisdirectedRequest {
 		t.Errorf("under a name that was rebound: %s", answer.Status)
 	}
+	record, err := os.ReadFile(d.store.Dir + "/dev/previews.log")
+	if err != nil || !strings.Contains(string(record), `"key":"`+link.ID+`"`) || !strings.Contains(string(record), `"status":421`) {
+		t.Errorf("the record of visits: %s, %v", record, err)
+	}
+	for _, token := range []string{link.Token, foreign.Token, denied.Token} {
+		if strings.Contains(string(record), token) {
+			t.Errorf("a token is in the record of visits: %s", record)
+		}
+	}
 }
 
 // TestPreviewStreams: a revocation by another process, the link's expiry and the VM's end each cut a stream.

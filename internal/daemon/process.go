@@ -40,7 +40,7 @@ func writeRecord(p paths, r processRecord) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(p.process(), append(b, '\n'))
+	return atomicfile.WriteVolatile(p.process(), append(b, '\n'))
 }
 
 func (p paths) readProcess() (r processRecord, err error) {

@@ -14,7 +14,7 @@ type openProcess struct{ pid int }
 
 func openByNumber(pid int) (*openProcess, error) { return &openProcess{pid}, nil }
 
-// terminate asks the process to end in order, kill ends it. It is no error when the process has ended.
+// terminate asks the process to end in order, kill ends it. It is not an error when the process has ended.
 func (p *openProcess) terminate() error { return p.signal(unix.SIGTERM) }
 func (p *openProcess) kill() error      { return p.signal(unix.SIGKILL) }
 func (p *openProcess) close() error     { return nil }

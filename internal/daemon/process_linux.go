@@ -34,7 +34,7 @@ func (p *openProcess) signal(s unix.Signal) error {
 	return os.NewSyscallError("pidfd_send_signal", unix.PidfdSendSignal(p.fd, s, nil, 0))
 }
 
-// terminate asks the process to end in order, kill ends it. It is no error when the process has ended.
+// terminate asks the process to end in order, kill ends it. It is not an error when the process has ended.
 func (p *openProcess) terminate() error { return gone(p.signal(unix.SIGTERM)) }
 func (p *openProcess) kill() error      { return gone(p.signal(unix.SIGKILL)) }
 

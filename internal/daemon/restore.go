@@ -50,7 +50,32 @@ type Restoration struct {
 // Network.Disabled where c does not set them. When there is a VM of that name the error is ErrExists. After any other failure no VM of
 // that name exists.
 func (s Store) Restore(ctx context.Context, name string, c Config, r Restoration, progress Progress) (*Client, error) {
-	return s.orAbandon(ctx, name, func() (*Client, error) { return s.restore(ctx, name, c, r, progress) })
+	return s.orAbandon(ctx, name, func() (*Client, error) {
+		err := r.check()
+		if err == nil {
+			err = c.adopt(r)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("start %s: %w", name, err)
+		}
+		return s.restore(ctx, name, c, r, nil, progress)
+	})
+}
+
+// Fork is Restore from a snapshot that is still being written: saved returns when it is there, or why it will not be. The daemon's process begins
+// meanwhile.
+func (s Store) Fork(ctx context.Context, name string, c Config, r Restoration, saved func() error, progress Progress) (*Client, error) {
+	adopt := func(c *Config) error {
+		err := saved()
+		if err == nil {
+			err = c.adopt(r)
+		}
+		if err == nil {
+			err = c.Validate()
+		}
+		return err
+	}
+	return s.orAbandon(ctx, name, func() (*Client, error) { return s.restore(ctx, name, c, r, adopt, progress) })
 }
 
 // orAbandon makes a VM, and leaves nothing of one whose first start fails.
@@ -64,15 +89,8 @@ func (s Store) orAbandon(ctx context.Context, name string, create func() (*Clien
 	return nil, errors.Join(err, s.abandon(ctx, name))
 }
 
-func (s Store) restore(ctx context.Context, name string, c Config, r Restoration, progress Progress) (*Client, error) {
-	err := r.check()
-	if err == nil {
-		err = c.adopt(r)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", name, err)
-	}
-	client, err := s.start(ctx, name, c, &r, true)
+func (s Store) restore(ctx context.Context, name string, c Config, r Restoration, complete func(*Config) error, progress Progress) (*Client, error) {
+	client, err := s.start(ctx, name, c, &r, true, complete)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -18,6 +19,7 @@ import (
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/lockfile"
 	"agentvm/internal/host/lograte"
+	"agentvm/internal/host/private"
 	"agentvm/vm"
 )
 
@@ -70,23 +72,47 @@ func (t timing) withDefaults() timing {
 }
 
 func run(ctx context.Context, s Store, name string, t timing, boot bootFunc) error {
-	p, err := s.existing(name)
+	p, err := s.paths(name)
 	if err != nil {
 		return err
 	}
-	unlock, err := lockFile(ctx, p.lock(), lockTime)
+	if err := private.CheckFolder(p.dir); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: %w", name, ErrNotFound)
+	} else if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	unlock, err := awaitPrepared(ctx, p)
 	if errors.Is(err, lockfile.ErrHeld) {
 		return fmt.Errorf("daemon of %s: %w", name, ErrRunning)
 	}
 	if err != nil {
 		return fmt.Errorf("daemon of %s: %w", name, err)
 	}
-	err = p.writeProcess()
+	if _, err = s.existing(name); err == nil { // otherwise the process that prepared it has ended before it had
+		err = p.writeProcess()
+	}
 	if err == nil {
 		err = runLocked(ctx, s, name, p, t, boot)
 	}
 	_ = os.Remove(p.process())
 	return errors.Join(err, unlock())
+}
+
+// awaitPrepared takes the VM's lock, which the process that starts a new VM holds until it has written what the daemon starts from.
+func awaitPrepared(ctx context.Context, p paths) (unlock func() error, err error) {
+	for {
+		unlock, err = lockFile(ctx, p.lock(), lockTime)
+		if !errors.Is(err, lockfile.ErrHeld) {
+			return unlock, err
+		}
+		starting, free := lockfile.TryExisting(p.starting())
+		if free == nil {
+			return nil, errors.Join(err, starting.Close())
+		}
+		if !errors.Is(free, lockfile.ErrHeld) {
+			return nil, err
+		}
+	}
 }
 
 // runLocked runs the daemon. Its error is also in the log.
@@ -110,10 +136,19 @@ func runLocked(ctx context.Context, s Store, name string, p paths, t timing, boo
 	}
 	_ = os.Remove(p.saving())
 	p.dropSaved(d.savedIn())
-	if d.identity, err = p.ensureIdentity(d.restore); err != nil {
+	var fresh bool
+	if d.identity, fresh, err = p.chooseIdentity(d.restore); err != nil {
 		return errors.Join(err, p.writeEnd(ending{Ended: time.Now(), Error: err.Error()}), log.Close())
 	}
+	if fresh {
+		made := d.identity
+		d.identified = background(func() error { return p.writeIdentity(made) })
+		if d.restore != nil && d.restore.Identity != nil { // its links to previews are looked up by the file
+			_ = d.identified() // the VM's start has the error
+		}
+	}
 	err = d.run(ctx)
+	_ = d.identified() // the VM has not started with an error
 	if err != nil {
 		d.logger.Error("the daemon has failed", "error", err)
 	}
@@ -143,10 +178,11 @@ type daemon struct {
 	state   state
 	jobs    *jobs
 
-	identity  Identity
-	previews  *previews
-	listeners *listeners
-	offers    mountOffers
+	identity   Identity
+	identified func() error // waits until identity.json is durable
+	previews   *previews
+	listeners  *listeners
+	offers     mountOffers
 
 	booted chan struct{} // closed when the first boot is over
 	halted chan struct{} // closed when the VM has ended, or has not started and will not
@@ -194,7 +230,7 @@ func newDaemon(s Store, name string, p paths, c Config, t timing, boot bootFunc,
 	d := &daemon{
 		store: s, name: name, paths: p, config: c, timing: t, boot: boot, logger: logger, started: time.Now(),
 		booted: make(chan struct{}), changed: make(chan struct{}), halted: make(chan struct{}), stop: make(chan struct{}),
-		subscribers: make(map[int]chan progressLine), events: newEventLog(p, logger),
+		subscribers: make(map[int]chan progressLine), events: newEventLog(p, logger), identified: func() error { return nil },
 	}
 	d.began, d.lastFlow = d.started, d.started
 	d.jobs = newJobs(p.jobs(), logger, time.Now, d.jobEvent)
@@ -302,7 +338,7 @@ func (d *daemon) whyEnded() string {
 	return "the VM has ended by itself"
 }
 
-// wanted reports whether an end is no failure: the VM was stopped while it booted, or a program in it powered it off.
+// wanted reports whether an end is not a failure: the VM was stopped while it booted, or a program in it powered it off.
 func wanted(err error) bool {
 	var guest *vm.GuestError
 	return errors.Is(err, errGivenUp) || errors.As(err, &guest) && guest.Reason == vm.PoweredOff

@@ -196,7 +196,7 @@ func infosOf(sidecars []sidecarState) (list []daemonrpc.SidecarInfo) {
 	return list
 }
 
-// holdSidecars has none be started until starting is unlocked: the guest has each program, or has never heard of it. It reports whether none
+// holdSidecars keeps sidecars from starting until starting is unlocked: the guest has each program, or has never heard of it. It reports whether none
 // is being started.
 func (d *daemon) holdSidecars() bool {
 	for range 100 {

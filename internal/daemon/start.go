@@ -15,17 +15,18 @@ import (
 	"time"
 
 	"agentvm/internal/daemon/daemonrpc"
+	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/lockfile"
 	"agentvm/internal/host/private"
 )
 
 const (
-	// Start polls for the state file, because that works in the same way on every system.
-	pollTime = 100 * time.Millisecond
+	// Start polls for the state file, because that works in the same way on every system: first after a moment, and then each time that the
+	// daemon has taken an eighth longer, so that it waits no more than that for nothing.
+	firstPoll = 2 * time.Millisecond
+	pollTime  = 100 * time.Millisecond
 	// listenTime bounds how long a daemon that lives may take to listen and to answer: on a busy host it may wait long for a processor.
 	listenTime = time.Minute
-	// earlyPolls divide the first pollTime: a daemon needs some 20 ms, and a fork little more.
-	earlyPolls = 20
 	// quitTime bounds how long a cancelled start waits for the VM to stop.
 	quitTime = 15 * time.Second
 	// leavingTime is how long a start waits for a daemon that is ending: the grace of its programs, and then its own end.
@@ -48,7 +49,7 @@ func (s Store) Start(ctx context.Context, name string, c Config, progress Progre
 // exists.
 func (s Store) Create(ctx context.Context, name string, c Config, progress Progress) (*Client, error) {
 	return s.orAbandon(ctx, name, func() (*Client, error) {
-		client, err := s.start(ctx, name, c, nil, true)
+		client, err := s.start(ctx, name, c, nil, true, nil)
 		if err != nil {
 			return nil, fmt.Errorf("start %s: %w", name, err)
 		}
@@ -78,15 +79,15 @@ func awaitStart(ctx context.Context, client *Client, progress Progress) (*Client
 
 // Launch is Start that returns when the daemon listens. Client.AwaitReady, and later Status, return how the boot has ended.
 func (s Store) Launch(ctx context.Context, name string, c Config) (*Client, error) {
-	client, err := s.start(ctx, name, c, nil, false)
+	client, err := s.start(ctx, name, c, nil, false, nil)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	return client, nil
 }
 
-// start starts a daemon. With create, a VM that is there already is ErrExists.
-func (s Store) start(ctx context.Context, name string, c Config, r *Restoration, create bool) (*Client, error) {
+// start starts a daemon. With create, a VM that is there already is ErrExists. complete is launch's.
+func (s Store) start(ctx context.Context, name string, c Config, r *Restoration, create bool, complete func(*Config) error) (*Client, error) {
 	p, err := s.paths(name)
 	if err != nil {
 		return nil, err
@@ -117,14 +118,16 @@ func (s Store) start(ctx context.Context, name string, c Config, r *Restoration,
 	if client, err := s.startAsleep(ctx, name, p, c); client != nil || err != nil {
 		return client, err
 	}
-	if err := s.prepare(p, c, r); err != nil {
-		return nil, err
-	}
-	d, err := s.spawn(name, p)
+	d, err := s.launch(name, p, c, r, complete)
 	if err != nil {
 		return nil, err
 	}
-	return d.await(ctx)
+	named := background(func() error { return atomicfile.SyncFolder(p.dir) })
+	client, err := d.await(ctx)
+	if failed := named(); failed != nil && err == nil {
+		return nil, errors.Join(failed, client.Close(), d.end())
+	}
+	return client, err
 }
 
 // awaitStartable waits until no daemon is in the way. It waits for one that is ending. When a daemon's guest has just restarted itself,
@@ -229,27 +232,54 @@ func sameConfig(a, b Config) bool {
 	return err == nil && err2 == nil && bytes.Equal(one, other)
 }
 
-// prepare removes old state and writes the configuration.
-func (s Store) prepare(p paths, c Config, r *Restoration) error {
+// launch writes what the daemon starts from, and starts it. A new VM's daemon is started before that: its process begins meanwhile, and then waits
+// for the lock. Another one's is started after it, since it would start the VM with its former configuration if this process were killed.
+// complete, unless nil, waits for what the VM continues from, and completes the configuration.
+func (s Store) launch(name string, p paths, c Config, r *Restoration, complete func(*Config) error) (*child, error) {
 	alive, unlock, err := probe(p)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if alive {
-		return ErrRunning
+		return nil, ErrRunning
 	}
 	cleanUp(p)
+	var d *child
+	if _, missing := os.Lstat(p.config()); errors.Is(missing, fs.ErrNotExist) {
+		d, err = s.spawn(name, p, c)
+	}
+	if err == nil {
+		err = p.prepare(c, r, complete)
+	}
+	err = errors.Join(err, unlock())
+	if err == nil && d == nil {
+		d, err = s.spawn(name, p, c)
+	}
+	if err != nil && d != nil {
+		err = errors.Join(err, d.end())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// prepare writes from what the VM continues, and then the configuration, whose name is not durable yet.
+func (p paths) prepare(c Config, r *Restoration, complete func(*Config) error) (err error) {
 	switch {
 	case r != nil:
 		err = p.writeRestoration(*r)
 	case c.Cold:
 		err = p.giveUpMemory()
 	}
-	c.ChangedFrom = nil // it starts with all of this
-	if err == nil {
-		err = writeConfig(p.config(), c)
+	if err == nil && complete != nil {
+		err = complete(&c)
 	}
-	return errors.Join(err, unlock())
+	c.ChangedFrom = nil // it starts with all of this
+	if err != nil || keeps(p, c) {
+		return err
+	}
+	return nameConfig(p.config(), c)
 }
 
 // child is a daemon that this process has started.
@@ -265,12 +295,8 @@ type child struct {
 
 // spawn starts the process, detached: it survives this one, its terminal and its session. It inherits its log and the environment
 // variables of handedDown and those of its secrets; all descriptors of this process are marked as closed on exec.
-func (s Store) spawn(name string, p paths) (*child, error) {
+func (s Store) spawn(name string, p paths, config Config) (*child, error) {
 	args, err := s.command(name)
-	if err != nil {
-		return nil, err
-	}
-	config, err := readConfig(p.config())
 	if err != nil {
 		return nil, err
 	}
@@ -320,19 +346,13 @@ func (s Store) command(name string) ([]string, error) {
 
 // await polls for the state file and connects. It returns at once when the daemon dies.
 func (d *child) await(ctx context.Context) (*Client, error) {
-	ticker := time.NewTicker(pollTime / earlyPolls)
-	defer ticker.Stop()
-	deadline := time.Now().Add(listenTime)
-	for i := 0; time.Now().Before(deadline); i++ {
-		if i == earlyPolls {
-			ticker.Reset(pollTime)
-		}
+	for began := time.Now(); time.Since(began) < listenTime; {
 		select {
 		case <-d.over:
 			return nil, d.died()
 		case <-ctx.Done():
 			return nil, errors.Join(ctx.Err(), d.end())
-		case <-ticker.C:
+		case <-time.After(pollPause(time.Since(began))):
 		}
 		st, err := d.paths.readState(d.name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -357,6 +377,9 @@ func (d *child) await(ctx context.Context) (*Client, error) {
 	return nil, errors.Join(fmt.Errorf("daemon (pid %d) has not answered within %v%s", d.pid,
 		listenTime, d.tail()), d.end())
 }
+
+// pollPause is the pause before the next look at a daemon that has been starting for a while.
+func pollPause(since time.Duration) time.Duration { return min(max(since/8, firstPoll), pollTime) }
 
 // answerTime is how long one attempt of dial takes.
 const answerTime = 5 * time.Second

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/host/lockfile"
 	"agentvm/vm"
 )
 
@@ -247,10 +249,7 @@ func TestKillLoop(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	seen := make(map[State]int)
 	for i := range rounds {
-		if err := s.prepare(p, Config{}, nil); err != nil {
-			t.Fatal(err)
-		}
-		d, err := s.spawn("dev", p)
+		d, err := s.launch("dev", p, Config{}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -375,4 +374,53 @@ func ExampleStore_Start() {
 	}
 	exit, err := Follow(ctx, job, Streams{Stdout: os.Stdout, Stderr: os.Stderr}, 0)
 	fmt.Println(exit.Exit.Code, err)
+}
+
+// TestPollPause holds that a start waits for a daemon, once it listens, at most an eighth of the time that it took, or firstPoll.
+func TestPollPause(t *testing.T) {
+	for since, want := range map[time.Duration]time.Duration{0: firstPoll, 8 * time.Millisecond: firstPoll, 80 * time.Millisecond: 10 * time.Millisecond, time.Minute: pollTime} {
+		if got := pollPause(since); got != want {
+			t.Errorf("after %v a pause of %v, want %v", since, got, want)
+		}
+	}
+}
+
+// TestForkWithoutSnapshot: nothing is left of a fork whose snapshot could not be written, and it had no configuration before.
+func TestForkWithoutSnapshot(t *testing.T) {
+	s := testStore(t, roleFake)
+	p, _ := s.paths("dev")
+	full := errors.New("no room")
+	saved := func() error {
+		if _, err := os.Lstat(p.config()); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("its configuration: %v", err)
+		}
+		return full
+	}
+	if _, err := s.Fork(t.Context(), "dev", Config{}, Restoration{Snapshot: filepath.Join(s.Dir, "x.snap")}, saved, nil); !errors.Is(err, full) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Lstat(p.dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its folder: %v", err)
+	}
+}
+
+// TestStarterEnds: a daemon whose starter has ended before it had written a configuration ends.
+func TestStarterEnds(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	p, _ := s.paths("dev")
+	if err := os.Mkdir(p.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	lock, err := lockfile.Try(p.lock())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- Run(t.Context(), s, "dev") }()
+	if err := lock.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-ended; !errors.Is(err, ErrNotFound) {
+		t.Errorf("error %v", err)
+	}
 }

@@ -99,6 +99,14 @@ func TestStartedGrantsNothing(t *testing.T) {
 	if diff := cmp.Diff(Config{}, got, cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}), cmpopts.IgnoreUnexported(vm.Config{})); diff != "" {
 		t.Errorf("it gives (-want +got):\n%s", diff)
 	}
+	private := s
+	private.Network.Policy = egress.Policy{}
+	if err := private.Network.Policy.Add(map[string][]string{"allow-private": {"10.1.0.0/16"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := private.Config(); !errors.Is(err, ErrOpenNetwork) || got.Network.Policy.ReachesRestricted() {
+		t.Errorf("a private network: %v", err)
+	}
 	s.Switches = []string{"no-such-setting"}
 	if _, err := s.Config(); err == nil || !strings.Contains(err.Error(), `"no-such-setting"`) {
 		t.Errorf("a setting that this program cannot keep: %v", err)

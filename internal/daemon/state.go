@@ -22,7 +22,8 @@ const (
 	maxState = 16 << 10
 )
 
-// state is state.json: how to connect to a daemon. Only the daemon writes it, after it has begun to listen.
+// state is state.json: how to connect to a daemon. Only the daemon writes it, after it has begun to listen. Nothing reads it without a
+// daemon, so no failure of the power needs to leave it.
 type state struct {
 	Version int       `json:"version"` // protocolVersion
 	Name    string    `json:"name"`
@@ -102,6 +103,7 @@ func (p paths) identity() string {
 }
 func (p paths) log() string      { return filepath.Join(p.dir, "daemon.log") }
 func (p paths) audit() string    { return filepath.Join(p.dir, "network.log") }
+func (p paths) visits() string   { return filepath.Join(p.dir, "previews.log") }
 func (p paths) restore() string  { return filepath.Join(p.dir, "restore.json") }
 func (p paths) disk() string     { return filepath.Join(p.dir, "disk.img") }
 func (p paths) diskMade() string { return filepath.Join(p.dir, "disk.made") }
@@ -120,7 +122,7 @@ func (p paths) writeState(s state) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(p.state(), append(b, '\n'))
+	return atomicfile.WriteVolatile(p.state(), append(b, '\n'))
 }
 
 // ending is end.json: how the last daemon ended. A daemon removes it at its start.

@@ -18,7 +18,7 @@ import (
 
 // Store is a directory of VMs: one directory of mode 0700 for each, with its name. The files in it:
 //
-//	config.json        daemon.Config, written before the daemon starts
+//	config.json        daemon.Config, written before the daemon has the lock
 //	lock               locked by the daemon for its whole life
 //	starting           locked by the process that starts or removes the VM
 //	process.json       the daemon's pid and when that process began

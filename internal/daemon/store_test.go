@@ -85,7 +85,7 @@ func TestConfigFormat(t *testing.T) {
 	}
 	const text = `{"memory":536870912,"sockets":["/run/s:/run/s:0600"],"mounts":["/a:/b:ro:mask=.env:mask=.git/hooks"],` +
 		`"network":{"policy":{"mode":"none"},"hostPorts":[1],"forwards":["3:4","127.0.0.2:53:53/udp"],"resolvers":["9.9.9.9:53"],` +
-		`"subnet":"10.0.0.0/24","mtu":1400,"sendLimit":5,"capture":"/c","log":"/l"},` +
+		`"subnet":"10.0.0.0/24","mtu":1400,"sendLimit":5,"limits":{"tcpFlows":6},"capture":"/c","log":"/l"},` +
 		`"access":{"listenAllow":["3000-3999"],"connectDeny":["25"],"loopbackExemptPorts":[8080]},"caCertificate":"/ca","idleTimeout":"1m30s"}`
 	var c Config
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -94,7 +94,7 @@ func TestConfigFormat(t *testing.T) {
 	if m := c.Mounts[0]; !m.ReadOnly || m.HostPath != "/a" || !slices.Equal(m.Masks, []string{".env", ".git/hooks"}) {
 		t.Errorf("%+v", m)
 	}
-	if c.CAFile != "/ca" || c.CaptureFile != "/c" || c.NetworkLog != "/l" || c.Access.Connect.Deny[0].First != 25 || c.UnixSockets[0].Mode != 0o600 || c.Network.Forwards[1].Protocol != "udp" {
+	if c.CAFile != "/ca" || c.CaptureFile != "/c" || c.NetworkLog != "/l" || c.Access.Connect.Deny[0].First != 25 || c.UnixSockets[0].Mode != 0o600 || c.Network.Forwards[1].Protocol != "udp" || c.Network.Limits.TCPFlows != 6 {
 		t.Errorf("%+v", c)
 	}
 	again, err := json.Marshal(c)
@@ -437,23 +437,26 @@ func TestIdentity(t *testing.T) {
 	if _, err := p.readIdentity(); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of a VM that never ran: %v", err)
 	}
-	made, err := p.ensureIdentity(&Restoration{Snapshot: "/x"})
-	if err != nil || made.check() != nil {
-		t.Fatalf("%+v, %v", made, err)
+	made, fresh, err := p.chooseIdentity(&Restoration{Snapshot: "/x"})
+	if err == nil {
+		err = p.writeIdentity(made)
+	}
+	if err != nil || !fresh || made.check() != nil {
+		t.Fatalf("%+v, %t, %v", made, fresh, err)
 	}
 	saved := Identity{ID: strings.Repeat("0f", 16), PreviewPort: 7}
-	if again, err := p.ensureIdentity(&Restoration{Identity: &saved}); err != nil || again != made {
-		t.Errorf("it has one: %+v, %v, want %+v", again, err, made)
+	if again, fresh, err := p.chooseIdentity(&Restoration{Identity: &saved}); err != nil || fresh || again != made {
+		t.Errorf("it has one: %+v, %t, %v, want %+v", again, fresh, err, made)
 	}
 	other := paths{t.TempDir()}
-	if got, err := other.ensureIdentity(&Restoration{Identity: &saved}); err != nil || got != saved {
-		t.Errorf("one that takes another's place: %+v, %v", got, err)
+	if got, fresh, err := other.chooseIdentity(&Restoration{Identity: &saved}); err != nil || !fresh || got != saved {
+		t.Errorf("one that takes another's place: %+v, %t, %v", got, fresh, err)
 	}
 	for _, bad := range []string{"", "{", `{"id":""}`, `{"id":"xy"}`, `{"id":"` + strings.Repeat("0f", 17) + `"}`, `{"id":"` + strings.Repeat("0f", 16) + `","previewPort":70000}`} {
 		if err := os.WriteFile(other.identity(), []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := other.ensureIdentity(nil); err == nil {
+		if got, _, err := other.chooseIdentity(nil); err == nil {
 			t.Errorf("%q: %+v", bad, got)
 		}
 	}

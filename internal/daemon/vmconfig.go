@@ -73,14 +73,18 @@ func bootVM(ctx context.Context, b booting) (VM, error) {
 	if err != nil {
 		return nil, err
 	}
+	noted := background(func() error {
+		if config.Disk == "" {
+			return nil
+		}
+		return b.paths.noteDisk()
+	})
 	v, err := b.restore.start(ctx, config)
+	if failed := noted(); err == nil && failed != nil {
+		err = errors.Join(failed, v.Close())
+	}
 	if err != nil {
 		return nil, errors.Join(err, files.Close())
-	}
-	if config.Disk != "" {
-		if err := b.paths.noteDisk(); err != nil {
-			return nil, errors.Join(err, v.Close(), files.Close())
-		}
 	}
 	return &machine{VM: v, config: b.config, files: files}, nil
 }

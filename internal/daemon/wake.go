@@ -66,7 +66,11 @@ func (s Store) wakeLocked(ctx context.Context, name string, p paths) (*Client, e
 	if err := release(); err != nil {
 		return nil, err
 	}
-	d, err := s.spawn(name, p)
+	config, err := readConfig(p.config())
+	var d *child
+	if err == nil {
+		d, err = s.spawn(name, p, config)
+	}
 	if err == nil {
 		var client *Client
 		if client, err = d.await(ctx); err == nil {

@@ -1,4 +1,4 @@
-// Package confine takes rights from this process that it does not need any more, so that an attacker who controls it can do little. It
+// Package confine gives up the rights that this process no longer needs, so that an attacker who controls it can do little. It
 // works on Linux, as far as the kernel's version allows. The rights cannot be regained.
 package confine
 
@@ -28,7 +28,7 @@ type Layer struct {
 // Process confines this process, with all of its threads, for the rest of its life: it can reach only the files of the rules,
 // start, trace, signal and slow down no other process, reach no abstract socket of one, mount nothing, change no namespace, give no file another
 // owner or a set-user-ID bit, and load nothing into the kernel. It returns which layers
-// are in force. A layer that the system does not have is no error.
+// are in force. A layer that the system does not have is not an error.
 func Process(r Rules) []Layer { return process(r) }
 
 // Available returns which layers Process would bring into force here.

@@ -283,7 +283,7 @@ func (c *Client) LendForward(ctx context.Context, forward string) (*LentForwardC
 // Address is where the port listens.
 func (l *LentForwardClient) Address() string { return l.address }
 
-// Ended waits until another client has closed the port, which is no error, or the VM has ended.
+// Ended waits until another client has closed the port, which is not an error, or the VM has ended.
 func (l *LentForwardClient) Ended(ctx context.Context) error {
 	future, release := l.remote.Ended(ctx, nil)
 	defer release()
@@ -325,7 +325,7 @@ func (c *Client) Resume(ctx context.Context) error {
 	return capnprpc.Done(c.fault, "resume", future.Struct)
 }
 
-// Snapshot has the daemon write the VM into a file, and returns the file's description.
+// Snapshot makes the daemon write the VM into a file, and returns the file's description.
 func (c *Client) Snapshot(ctx context.Context, o SnapshotRequest) (snapshot.Meta, error) {
 	future, release := c.daemon.Snapshot(ctx, func(w daemonwire.Daemon_snapshot_Params) error {
 		w.SetLayered(o.Layered)

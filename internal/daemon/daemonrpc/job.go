@@ -92,7 +92,7 @@ func (j *JobClient) Signal(ctx context.Context, number int) error {
 	return capnprpc.Done(j.c.fault, "signal job "+j.id, future.Struct)
 }
 
-// Kill ends the job and everything it has started. It is no error when the job has ended.
+// Kill ends the job and everything it has started. It is not an error when the job has ended.
 func (j *JobClient) Kill(ctx context.Context) error {
 	future, release := j.remote.Kill(ctx, nil)
 	defer release()

@@ -1,4 +1,4 @@
-// Package service writes what has a system run a program whenever the user's session begins: a unit of systemd's user manager, an agent of
+// Package service writes the file that makes a system run a program whenever the user's session begins: a unit of systemd's user manager, an agent of
 // launchd, a task of Windows' scheduler.
 package service
 

@@ -45,7 +45,7 @@ func create(signal syscall.Signal) (timerID, error) {
 	return id, nil
 }
 
-// restoreDefault has signal end the process without Go's handlers, which would need a running Go scheduler for that.
+// restoreDefault lets signal end the process without Go's handlers, which would need a running Go scheduler for that.
 func restoreDefault(signal syscall.Signal) error {
 	var byDefault sigaction
 	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(signal), uintptr(unsafe.Pointer(&byDefault)), 0, unsafe.Sizeof(byDefault.mask), 0, 0); errno != 0 {
@@ -54,7 +54,7 @@ func restoreDefault(signal syscall.Signal) error {
 	return nil
 }
 
-// set has the timer send its signal after that much processor time, and then again every so often unless every is 0.
+// set makes the timer send its signal after that much processor time, and then again every so often unless every is 0.
 func (id timerID) set(after, every time.Duration) error {
 	when := unix.ItimerSpec{Value: unix.NsecToTimespec(after.Nanoseconds()), Interval: unix.NsecToTimespec(every.Nanoseconds())}
 	if _, _, errno := unix.RawSyscall6(unix.SYS_TIMER_SETTIME, uintptr(id), 0, uintptr(unsafe.Pointer(&when)), 0, 0, 0); errno != 0 {
