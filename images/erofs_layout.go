@@ -198,7 +198,7 @@ func (n *node) encodeBlock(names []string) []byte {
 	return encodeDirents(nil, names, slots, types)
 }
 
-// writeMetadata writes the inodes and, last, the superblock, without which the file is no disk.
+// writeMetadata writes the inodes and, last, the superblock, without which the file is not a disk.
 func (b *diskBuilder) writeMetadata(nodes []*node) (int64, error) {
 	w := b.data
 	metaBlock, position := w.next, uint64(0)

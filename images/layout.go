@@ -71,7 +71,7 @@ type sizedFile struct {
 
 func (f sizedFile) Size() int64 { return f.size }
 
-// openLayoutDir opens a directory. Links in it lead nowhere outside, and what is no regular file is not opened.
+// openLayoutDir opens a directory. Links in it lead nowhere outside, and what is not a regular file is not opened.
 func openLayoutDir(dir string) (*layout, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

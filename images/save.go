@@ -49,7 +49,7 @@ func (s *Store) Save(ctx context.Context, name, to string, stdout io.Writer, pro
 	return nil
 }
 
-// standardOutput is the path of a target that is no file.
+// standardOutput is the path of a target that is not a file.
 const standardOutput = "-"
 
 func parseTarget(to string) (reference, error) {

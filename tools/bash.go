@@ -208,7 +208,7 @@ func (o *sessionOutput) Write(p []byte) (int, error) {
 			}
 			n, err := strconv.Atoi(string(digits))
 			if err != nil {
-				n = -1 // a program has found the mark in the shell's memory, and deceives nobody but its own model
+				n = -1 // a program has found the mark in the shell's memory, and deceives only its own model
 			}
 			_, _ = o.kept.Write(before)
 			o.pending, o.mark = bytes.Clone(rest), nil

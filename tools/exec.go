@@ -95,7 +95,7 @@ type execSession struct {
 	id   int
 	job  vm.Job
 	tty  bool
-	turn chan struct{} // holds one value while nobody reads
+	turn chan struct{} // holds one value while no reader runs
 	next vm.Cursor
 }
 

@@ -1,4 +1,4 @@
-// Package tools has the tools that models are trained to use, with handlers that work in a VM: Anthropic's bash (bash_20250124) and text editor
+// Package tools implements the tools that models are trained to use, with handlers that work in a VM: Anthropic's bash (bash_20250124) and text editor
 // (text_editor_20250728), and OpenAI's shell, exec_command and write_stdin. Inputs and results have the members that those models write and expect; the
 // texts are our own.
 //

@@ -3,14 +3,16 @@
 export interface Change {
   /** rules HOST[:PORTS[/PROTOCOL]] */
   allow?: string[];
-  /** rules for names that each TLS or HTTP connection must itself have */
+  /** rules for private networks, such as 10.1.0.0/16:5432, which stay closed otherwise */
+  allowPrivate?: string[];
+  /** rules for names that each TLS or HTTP connection must itself give */
   allowSNI?: string[];
-  /** connections that it has ended */
+  /** how many connections it has ended */
   cut: number;
   deny?: string[];
   /** public, allowlist, none or open; default: public, or allowlist with an allow rule */
   mode?: string;
-  /** of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced */
+  /** of the policy that was read: the new policy replaces only that version, and the answer is 409 when another version holds; without it, any version is replaced */
   version?: string;
 }
 
@@ -23,10 +25,10 @@ export interface Command {
   command?: string;
   dir?: string;
   env?: Record<string, string>;
-  /** bytes of each stream that are kept, half of the beginning and half of the end; default 1 MiB, at most 16 MiB */
+  /** bytes of each stream that are kept, half from the beginning and half from the end; default 1 MiB, at most 16 MiB */
   maxOutput?: number;
   stdin?: string;
-  /** kill it, and all that it has started, after so long */
+  /** kill it, and all that it has started, after this time */
   timeoutSeconds?: number;
   /** name, uid, name:group or uid:gid; default: the image's, or root */
   user?: string;
@@ -82,7 +84,7 @@ export interface Flow {
 }
 
 export interface Forks {
-  /** programs run on in the forks; what they print is lost */
+  /** programs run on in the forks; their output is lost */
   keepPrograms?: boolean;
   /** of the new VMs */
   names: string[];
@@ -151,7 +153,7 @@ export interface NewJob {
   command?: string;
   dir?: string;
   env?: Record<string, string>;
-  /** it reads what is sent to /input; default: its input is empty */
+  /** read as input what is sent to /input; default: the input is empty */
   input?: boolean;
   label?: string;
   timeoutSeconds?: number;
@@ -167,13 +169,15 @@ export interface NewVM {
   /** bytes; default 10 GiB */
   diskSize?: number;
   env?: Record<string, string>;
-  /** stop it after so long without clients and running jobs */
+  /** stop it after this time without clients and running jobs */
   idleSeconds?: number;
   /** as agentvm run takes it; default alpine */
   image?: string;
   labels?: Record<string, string>;
-  /** stop it so long after its start */
+  /** stop it this time after its start */
   lifeSeconds?: number;
+  /** the maximum number of open TCP connections, up to 65535; default 1024 */
+  maxConnections?: number;
   /** bytes; default 512 MiB */
   memory?: number;
   /** 1 to 63 lower-case letters, digits, _ . and -; default: vm- and random digits */
@@ -190,12 +194,14 @@ export interface Output {
 export interface Policy {
   /** rules HOST[:PORTS[/PROTOCOL]] */
   allow?: string[];
-  /** rules for names that each TLS or HTTP connection must itself have */
+  /** rules for private networks, such as 10.1.0.0/16:5432, which stay closed otherwise */
+  allowPrivate?: string[];
+  /** rules for names that each TLS or HTTP connection must itself give */
   allowSNI?: string[];
   deny?: string[];
   /** public, allowlist, none or open; default: public, or allowlist with an allow rule */
   mode?: string;
-  /** of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced */
+  /** of the policy that was read: the new policy replaces only that version, and the answer is 409 when another version holds; without it, any version is replaced */
   version?: string;
 }
 
@@ -218,14 +224,14 @@ export interface Result {
   signal?: number;
   stderr: string;
   stderrTruncated?: Truncation;
-  /** UTF-8 in which other bytes have become U+FFFD; or base64 */
+  /** UTF-8, with U+FFFD in place of other bytes; or base64 */
   stdout: string;
   stdoutTruncated?: Truncation;
   timedOut?: boolean;
 }
 
 export interface Signal {
-  /** Linux's number, 1 to 64 */
+  /** the signal's number in Linux, 1 to 64 */
   signal: number;
 }
 
@@ -235,7 +241,7 @@ export interface Snapshot {
   comment?: string;
   created: string;
   name: string;
-  /** the one that was saved */
+  /** the VM that was saved */
   vm?: string;
 }
 
@@ -248,14 +254,14 @@ export interface SocketCommand {
   command?: string;
   dir?: string;
   env?: Record<string, string>;
-  /** its input is what the client sends in binary messages; default: stdin */
+  /** its input comes in the client's binary messages; default: stdin */
   input?: boolean;
-  /** bytes of each stream that are kept, half of the beginning and half of the end; default 1 MiB, at most 16 MiB */
+  /** bytes of each stream that are kept, half from the beginning and half from the end; default 1 MiB, at most 16 MiB */
   maxOutput?: number;
   stdin?: string;
-  /** it runs in a terminal of this size, whose output is stdout */
+  /** run it in a terminal of this size, whose output is stdout */
   terminal?: Terminal;
-  /** kill it, and all that it has started, after so long */
+  /** kill it, and all that it has started, after this time */
   timeoutSeconds?: number;
   /** name, uid, name:group or uid:gid; default: the image's, or root */
   user?: string;
@@ -265,7 +271,7 @@ export interface SocketControl {
   /** no more input follows */
   end?: boolean;
   resize?: Terminal;
-  /** Linux's number of a signal to send, 1 to 64 */
+  /** the number in Linux of a signal to send, 1 to 64 */
   signal?: number;
 }
 
@@ -275,7 +281,7 @@ export interface SocketEnd {
 }
 
 export interface Stats {
-  /** of processor time since the boot */
+  /** processor time since the boot */
   cpuSeconds: number;
   /** connections and look-ups */
   denied: number;
@@ -351,11 +357,11 @@ export interface Operations {
   "DELETE /v1/vms/{vm}": { path: { vm: string }; answer: undefined };
   /** Describes a VM */
   "GET /v1/vms/{vm}": { path: { vm: string }; answer: VM };
-  /** Runs a command to its end; it is killed when the client goes */
+  /** Runs a command to its end; it is killed when the client disconnects */
   "POST /v1/vms/{vm}/exec": { path: { vm: string }; body: Command; answer: Result };
   /** Runs a command and sends its output while it runs, as events stdout, stderr and exit */
   "POST /v1/vms/{vm}/exec/stream": { path: { vm: string }; body: Command; events: { event: "error"; data: Problem } | { event: "exit"; data: Result } | { event: "stderr"; data: Output } | { event: "stdout"; data: Output } };
-  /** Removes a file, or a directory with all that is in it */
+  /** Removes a file, or a directory with its contents */
   "DELETE /v1/vms/{vm}/files": { path: { vm: string }; query: { path: string | number }; answer: undefined };
   /** Reads a file */
   "GET /v1/vms/{vm}/files": { path: { vm: string }; query: { path: string | number }; answer: Uint8Array };
@@ -363,7 +369,7 @@ export interface Operations {
   "PUT /v1/vms/{vm}/files": { path: { vm: string }; query: { path: string | number; mode?: string | number }; body: Uint8Array; answer: undefined };
   /** Makes a directory, and those above it */
   "POST /v1/vms/{vm}/files/directory": { path: { vm: string }; query: { path: string | number }; answer: undefined };
-  /** Describes a file, not what a link leads to */
+  /** Describes a file; of a link the link itself, not its target */
   "GET /v1/vms/{vm}/files/info": { path: { vm: string }; query: { path: string | number }; answer: File };
   /** Lists a directory */
   "GET /v1/vms/{vm}/files/list": { path: { vm: string }; query: { path: string | number }; answer: File[] };
@@ -381,37 +387,37 @@ export interface Operations {
   "GET /v1/vms/{vm}/jobs/{job}": { path: { vm: string; job: string }; answer: Job };
   /** Writes the body to a job's standard input */
   "POST /v1/vms/{vm}/jobs/{job}/input": { path: { vm: string; job: string }; query?: { end?: string | number }; body: Uint8Array; answer: undefined };
-  /** Reads what a job has written, from a place on */
+  /** Reads a job's output from a cursor on */
   "GET /v1/vms/{vm}/jobs/{job}/output": { path: { vm: string; job: string }; query?: { from?: string | number; waitSeconds?: string | number }; answer: JobOutput };
   /** Sends a signal to a job */
   "POST /v1/vms/{vm}/jobs/{job}/signal": { path: { vm: string; job: string }; body: Signal; answer: undefined };
-  /** Tells the policy of a VM's network */
+  /** Shows the policy of a VM's network */
   "GET /v1/vms/{vm}/network": { path: { vm: string }; answer: Policy };
-  /** Replaces it at once; connections that the new one denies are cut */
+  /** Replaces the policy at once; connections that the new one denies are cut */
   "PUT /v1/vms/{vm}/network": { path: { vm: string }; body: Policy; answer: Change };
-  /** Changes the policy so that a destination is allowed, at once */
+  /** Changes the policy at once to allow a destination */
   "POST /v1/vms/{vm}/network/allow": { path: { vm: string }; body: Target; answer: Change };
-  /** Lists the last denials, newest last */
+  /** Lists the latest denials, newest last */
   "GET /v1/vms/{vm}/network/denials": { path: { vm: string }; answer: Denial[] };
-  /** Changes the policy so that a destination is denied, at once; connections to it are cut */
+  /** Changes the policy at once to deny a destination; connections to it are cut */
   "POST /v1/vms/{vm}/network/deny": { path: { vm: string }; body: Target; answer: Change };
-  /** Sends the network's log while it grows: events network, after the last 256 KiB of what is kept */
+  /** Sends the last 256 KiB of the network's log, and what follows while it grows, as events named network */
   "GET /v1/vms/{vm}/network/events": { path: { vm: string }; events: { event: "network"; data: unknown } };
-  /** Lists the connections that are open */
+  /** Lists the open connections */
   "GET /v1/vms/{vm}/network/flows": { path: { vm: string }; answer: Flow[] };
   /** Stops a VM's processors */
   "POST /v1/vms/{vm}/pause": { path: { vm: string }; answer: VM };
   /** Lists the ports at which the VM's programs listen, as the guest reports */
   "GET /v1/vms/{vm}/ports": { path: { vm: string }; answer: Listener[] };
-  /** Opens a port of this host's loopback that leads to one of the VM's */
+  /** Opens a port of this host's loopback that leads to a port of the VM */
   "POST /v1/vms/{vm}/ports": { path: { vm: string }; body: NewForward; answer: Forward };
   /** Has them run again */
   "POST /v1/vms/{vm}/resume": { path: { vm: string }; answer: VM };
   /** Saves a VM, which runs on */
   "POST /v1/vms/{vm}/snapshots": { path: { vm: string }; body: NewSnapshot; answer: undefined };
-  /** Starts a VM that does not run */
+  /** Starts a stopped VM */
   "POST /v1/vms/{vm}/start": { path: { vm: string }; answer: VM };
-  /** Tells what a VM uses */
+  /** Shows what a VM uses */
   "GET /v1/vms/{vm}/stats": { path: { vm: string }; answer: Stats };
   /** Stops a VM; its files stay */
   "POST /v1/vms/{vm}/stop": { path: { vm: string }; body: StopRequest; answer: VM };

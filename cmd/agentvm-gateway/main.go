@@ -1,5 +1,5 @@
-// Command agentvm-gateway serves E2B's and agentvm's HTTP API in front of a Kubernetes cluster: package fleet. It is a program of its own, so that
-// agentvm stays without a client of Kubernetes.
+// Command agentvm-gateway serves E2B's and agentvm's HTTP API in front of a Kubernetes cluster: package fleet. It is a separate program, so that
+// agentvm does not contain a client of Kubernetes.
 package main
 
 import (
@@ -26,13 +26,13 @@ import (
 )
 
 const long = `Serves E2B's and agentvm's HTTP API in front of a Kubernetes cluster. Each sandbox is a pod that a Deployment has kept warm; a client's request
-makes it the client's. Any number of gateways serve at once, and none keeps anything: start as many as you like, and kill any.
+makes it the client's. Any number of gateways serve at once, and none keeps state: start as many as you like, and kill any.
 
 --key-file is the private key (Ed25519, PEM) that all gateways of a cluster share; pods have its public half. --tenants has TENANT KEY on each
-line, a tenant as often as it has keys, and is read again every five seconds: what it does not say any more is no key, and a line that is wrong loses its own. Within a cluster the pod's service account is used, elsewhere
---kubeconfig. TLS is the ingress' or the mesh's.
+line, one line for each key of a tenant. It is read again every five seconds: a key that is no longer in it stops working, and so does that of a line
+that is wrong. Within a cluster the gateway uses the pod's service account, elsewhere --kubeconfig. TLS is the ingress' or the mesh's.
 
-With --state, a sandbox that is paused leaves its pod for an object store, and continues in another pod: each tenant's in a folder of its own, encrypted
+With --state, a paused sandbox leaves its pod for an object store, and continues in another pod. Each tenant has a folder of its own there, encrypted
 with a key that is derived from the private key and the tenant's name. Credentials are in the variables that docs/guide/state.md lists; pods get them
 with the request to write or to read a sandbox. Without it a sandbox is paused in its pod.
 
@@ -76,12 +76,12 @@ func command() *cobra.Command {
 	flags.StringVar(&o.key, "key-file", "", "the gateways' private key, a PEM `FILE`")
 	flags.StringVar(&o.tenants, "tenants", "", "the clients' keys, a `FILE`: TENANT KEY on each line")
 	flags.StringVar(&o.domain, "domain", "localhost", "servers in sandboxes are reached at PORT-ID.`DOMAIN`")
-	flags.StringVar(&o.state, "state", os.Getenv("AGENTVM_STATE"), "the object store of sandboxes that are paused, a `URL`: s3://BUCKET/PREFIX, gs://, azblob:// or file:///DIRECTORY (default $AGENTVM_STATE)")
-	flags.DurationVar(&o.keep, "keep-paused", 0, "end sandboxes that have been in the object store for so long, such as 720h (default never)")
+	flags.StringVar(&o.state, "state", os.Getenv("AGENTVM_STATE"), "the object store of paused sandboxes, a `URL`: s3://BUCKET/PREFIX, gs://, azblob:// or file:///DIRECTORY (default $AGENTVM_STATE)")
+	flags.DurationVar(&o.keep, "keep-paused", 0, "end sandboxes that have been in the object store for this time, such as 720h (default never)")
 	flags.StringArrayVar(&o.hosts, "host", nil, "a `NAME` under which clients reach the gateway, besides localhost, addresses and api.DOMAIN (may be repeated)")
 	flags.StringVar(&o.identity, "identity", host, "this gateway's `NAME` among the others")
 	flags.Uint16Var(&o.port, "pod-port", 8470, "`PORT` at which pods serve")
-	flags.Int64Var(&o.memory, "sandbox-memory", 512, "memory of a sandbox in MiB, as clients are told")
+	flags.Int64Var(&o.memory, "sandbox-memory", 512, "memory of a sandbox in MiB, as clients see it")
 	flags.DurationVar(&o.wait, "wait", 30*time.Second, "how long a request waits for a warm pod")
 	flags.StringVar(&o.audit, "audit", "", "append each request to a `FILE`, such as /dev/stdout, one JSON object a line")
 	flags.BoolVarP(&o.verbose, "verbose", "v", false, "log more")

@@ -15,11 +15,11 @@ import (
 	"agentvm/vm"
 )
 
-const attachLong = `Opens a shell that lasts in a VM that agentvm start has started, or comes back to it: it runs on when the terminal closes, or when you
-leave with Ctrl-P Ctrl-Q, or with ~. at the start of a line. exit ends it. Several terminals can be attached: they see the same, and the
-last one gives it its size. Coming back shows the end of its output first. While the shell runs, the VM is in use (--idle-timeout).
+const attachLong = `Opens a lasting shell in a VM that agentvm start has started, or comes back to it. The shell runs on when the terminal closes, or when you
+leave with Ctrl-P Ctrl-Q, or with ~. at the start of a line. exit ends it. Several terminals can be attached: they all see the same, and the
+last one sets its size. Coming back shows the end of its output first. While the shell runs, the VM is in use (--idle-timeout).
 
-A shell for once is agentvm shell -n NAME, which attach is where standard input or output is no terminal. To see the output of a command that
+agentvm shell -n NAME opens a shell that does not last; so does attach when standard input or output is not a terminal. To see the output of a command that
 runs in the VM, use agentvm job attach.`
 
 func (c *cli) attachCommand() *cobra.Command {
@@ -30,8 +30,8 @@ func (c *cli) attachCommand() *cobra.Command {
 		Example: "  agentvm start dev && agentvm attach dev\n  agentvm attach --session build dev", Args: counted(1, 1), ValidArgsFunction: completeRunning(1),
 	}
 	command.Flags().StringVarP(&which, "session", "s", "main", "the shell of this `NAME`: a VM can have several")
-	command.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in a new shell, or pass KEY on from here (may be repeated)")
-	command.Flags().StringVarP(&user, "user", "u", "", "user in the VM, of a new shell (default root)")
+	command.Flags().StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in a new shell, or pass on the value that KEY has here (may be repeated)")
+	command.Flags().StringVarP(&user, "user", "u", "", "the user of a new shell in the VM (default root)")
 	return runs(command, func(ctx context.Context, args []string) error {
 		if err := client.CheckName(which); err != nil {
 			return fmt.Errorf("--session: %w", err)

@@ -23,13 +23,13 @@ import (
 	"agentvm/vm"
 )
 
-const buildLong = `Makes an image from a Dockerfile, as docker build does, without Docker and without root. Each RUN runs in a fresh VM; what
-programs reach is said by --net, --allow and --deny, as for agentvm exec. Steps that are unchanged come from the cache.
+const buildLong = `Makes an image from a Dockerfile, as docker build does, without Docker and without root. Each RUN runs in a fresh VM;
+--net, --allow and --deny say what its programs can reach, as for agentvm exec. Unchanged steps come from the cache.
 
-CONTEXT is the directory that COPY copies from. With - the Dockerfile is read from standard input, and there is no context. Images are for
-linux/riscv64. With SOURCE_DATE_EPOCH in the environment, no file is newer than that, and the same input makes the same image.
+CONTEXT is the directory that COPY copies from. With - agentvm reads the Dockerfile from standard input, and there is no context. Images
+are for linux/riscv64. With SOURCE_DATE_EPOCH in the environment, no file is newer than that, and the same input makes the same image.
 
-The image's name is printed. The exit code is 1 when a RUN or another step fails, 125 when nothing could be begun.`
+Prints the image's name. The exit code is 1 when a RUN or another step fails, 125 when the build could not begin.`
 
 const buildExample = `  agentvm build -t app .
   agentvm build -t app --build-arg VERSION=3 --target test -f docker/Dockerfile .
@@ -58,8 +58,8 @@ func (c *cli) buildCommand() *cobra.Command {
 	flags.StringVar(&f.target, "target", "", "the `STAGE` to build (default the last)")
 	flags.StringArrayVar(&f.args, "build-arg", nil, "the value of an ARG, as `NAME=VALUE`, or NAME for that of the environment (may be repeated)")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "a file for RUN --mount=type=secret, as `id=NAME,src=FILE`, or a variable, as id=NAME,env=VARIABLE (may be repeated)")
-	flags.StringVar(&f.platform, "platform", imagebuild.Platform, "the `PLATFORM` of the image, of which there is one")
-	flags.StringVar(&f.memory, "memory", "", "memory of the VMs in which RUN runs, as `SIZE` 512M or 2G (default 1G)")
+	flags.StringVar(&f.platform, "platform", imagebuild.Platform, "the `PLATFORM` of the image; there is only one")
+	flags.StringVar(&f.memory, "memory", "", "memory of the VMs in which RUN runs, a `SIZE` such as 512M or 2G (default 1G)")
 	flags.StringVar(&f.progress, "progress", "plain", "`plain`: a line for each step, and what programs print")
 	flags.BoolVar(&f.noCache, "no-cache", false, "do every step again")
 	flags.BoolVar(&f.noNetwork, "no-network", false, "give RUN no network")

@@ -24,7 +24,7 @@ const diffLong = `Shows what a VM has changed in its copy-on-write mounts (-m HO
 each change, with A for added, M for modified, D for deleted with all that is below, R for renamed and T for a file, directory or
 link that has become another of these. A change that agentvm apply would refuse has the reason behind it.
 
-A PATH is the VM's, from /; or, in a VM with one such mount, below the mount.
+A PATH is absolute in the VM or, in a VM with one such mount, relative to the mount.
 
 Exit codes: 0 without a change, 1 with changes, 2 when agentvm fails.`
 
@@ -168,10 +168,10 @@ func (p *plainLines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-const applyLong = `Makes the host's files what a VM has made of them in its copy-on-write mounts: all changes, or those at and below each PATH. Each file is
+const applyLong = `Applies to the host's files what a VM has changed in its copy-on-write mounts: all changes, or those at and below each PATH. Each file is
 replaced as a whole, by one rename; deletions come last. What was done is printed as agentvm diff prints it.
 
-When the host has changed a file that the VM has changed too, nothing is applied: name the paths that are wanted, or replace the host's
+When the host has changed a file that the VM has changed too, nothing is applied: name the paths that you want, or replace the host's
 version with --force. The same holds for a file that may be incomplete, because the VM was killed soon after it had been written.
 Devices, FIFOs and sockets, what is hidden from the VM, and what programs of the host obey by themselves
 (such as .git/hooks; see --unprotected) are left out with a warning, and the exit code is 1. Set-user-ID bits are dropped.`
@@ -189,7 +189,7 @@ func (c *cli) applyCommand() *cobra.Command {
 			return s.explain(withVM(ctx, args[0], func(v *client.VM) error { return c.apply(ctx, v.Changes(), force, quiet, args[1:]) }))
 		},
 	}
-	command.Flags().BoolVarP(&force, "force", "f", false, "apply also what the host has changed meanwhile, and what may be incomplete")
+	command.Flags().BoolVarP(&force, "force", "f", false, "also apply files that the host has changed meanwhile, and files that may be incomplete")
 	command.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not print what was applied")
 	return command
 }
@@ -229,7 +229,7 @@ func (c *cli) apply(ctx context.Context, set *vm.Changes, force, quiet bool, pat
 	return err
 }
 
-const discardLong = `Drops what a VM has changed in its copy-on-write mounts, so that it has what the host has: all changes, or those at and below each
+const discardLong = `Drops what a VM has changed in its copy-on-write mounts, so that it sees the host's files again: all changes, or those at and below each
 PATH. Programs in the VM that use the mount must have ended; the host's files stay as they are.`
 
 func (c *cli) discardCommand() *cobra.Command {
@@ -248,7 +248,7 @@ type changesFlags struct{ diff, apply bool }
 
 func (f *changesFlags) register(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.diff, "diff", false, "with -m HOST:GUEST:cow: print a patch of what the command has changed, after its output")
-	flags.BoolVar(&f.apply, "apply", false, "with -m HOST:GUEST:cow: make the host's files what the command has made of them, if it exits with 0")
+	flags.BoolVar(&f.apply, "apply", false, "with -m HOST:GUEST:cow: apply the command's changes to the host's files, if it exits with 0")
 }
 
 // check refuses the flags where there is no mount for them.

@@ -57,7 +57,7 @@ func (f failure) Unwrap() error { return f.error }
 // main runs the command line and returns the exit code.
 func (c *cli) main(args []string) int {
 	c.args = args
-	root := c.rootCommand()
+	root := c.commandFor(args)
 	root.SetArgs(args)
 	root.SetIn(c.stdin)
 	root.SetOut(c.stdout)

@@ -14,8 +14,8 @@ import (
 	"agentvm/vm"
 )
 
-const commitLong = `Makes an image of a VM's files as they are, without what is mounted there: /proc, /tmp, directories of the host. VMs can be
-started from it. Programs that run meanwhile may be caught while they write: stop them first. Memory and
+const commitLong = `Makes an image of a VM's files as they are, without mounts such as /proc, /tmp and directories of the host. New VMs can start
+from it. Programs that run meanwhile may be caught while they write: stop them first. Memory and
 programs are not in an image: agentvm snapshot keeps those.
 
 When the VM was killed soon after files had been written, these may be incomplete. No image is made then, and the error names them:
@@ -35,7 +35,7 @@ func (c *cli) commitCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVarP(&quiet, "quiet", "q", false, "do not say what was left out")
-	command.Flags().BoolVarP(&force, "force", "f", false, "make the image also of files that may be incomplete")
+	command.Flags().BoolVarP(&force, "force", "f", false, "include files that may be incomplete")
 	return command
 }
 

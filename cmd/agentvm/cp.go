@@ -18,13 +18,13 @@ import (
 
 const cpLong = `Copies files and directories between the host and a VM that runs. Paths in the VM are absolute.
 
-Into a directory that exists, or with a / at the end, the copy goes under its own name; a source that ends with /.
-means what is in that directory. What is in the way is replaced, a file by one rename. Permissions, times and
+When the target is a directory that exists, or ends with /, the copy goes into it under its own name; a source that ends with /.
+means the contents of that directory. What is in the way is replaced, a file by one rename. Permissions, times and
 several names of a file are kept. In a VM the files are root's, and set-user-ID bits are dropped: --archive keeps
 them, and owners by number. Out of a VM the files are yours. Devices are not copied, nor, out of a VM, links that
-lead out of what is copied. What a killed VM had been writing may be incomplete: it is copied, and named on standard error.
+lead out of what is copied. Files that a killed VM was writing may be incomplete: they are copied, and named on standard error.
 
-- as the other side is a tar archive on standard input or output.`
+With - as the other side, the files are in a tar archive on standard input or output.`
 
 const cpExample = `  agentvm cp ./src dev:/root/
   agentvm cp dev:/root/src/build/result.txt .

@@ -50,7 +50,7 @@ const runELFLong = `Loads a bare riscv64 program, linked at 0x80000000, into an 
 its end. A program ends by writing to the word "tohost", as the riscv-tests do, by an SBI shutdown, or through the
 finisher at 0x100000.
 
-Exits with 0 when it passed, else with the number of the test that failed; with 125 when it could not be run
+Exits with 0 when the program passed, else with the number of the test that failed; with 125 when it could not run
 or gave no result within the limits.`
 
 // elfModes are the values of --mode.
@@ -66,12 +66,12 @@ func (c *cli) runELFCommand() *cobra.Command {
 		Short:   "Run a bare riscv64 program in an emulated machine, without Linux",
 		Long:    runELFLong,
 		Example: "  agentvm debug run-elf isa/rv64ui-p-add",
-		Args:    cobra.ExactArgs(1),
+		Args:    counted(1, 1),
 	}
 	flags := command.Flags()
-	flags.StringVar(&mode, "mode", "auto", "privilege level to start at: machine, supervisor, or auto, by what the program uses")
+	flags.StringVar(&mode, "mode", "auto", "privilege level to start at: machine, supervisor, or auto, which looks at what the program uses")
 	flags.StringVar(&memory, "memory", "64M", "memory of the emulated machine")
-	flags.Uint64Var(&o.MaxInstructions, "instructions", 10_000_000_000, "give up after so many instructions")
+	flags.Uint64Var(&o.MaxInstructions, "instructions", 10_000_000_000, "give up after this number of instructions")
 	durationFlag(flags, &o.Timeout, "timeout", "", time.Minute, "give up after this time")
 	flags.BoolVar(&o.RealTime, "real-time", false, "use the host's clock instead of 10 ns an instruction")
 	return runs(command, func(ctx context.Context, args []string) (err error) {
@@ -80,7 +80,7 @@ func (c *cli) runELFCommand() *cobra.Command {
 			return fmt.Errorf("--mode %q: want auto, machine or supervisor", mode)
 		}
 		if o.Memory, err = settings.ParseSize(memory, 20); err != nil || o.Memory == 0 {
-			return fmt.Errorf("--memory %q: want a size as 768M or 2G", memory)
+			return fmt.Errorf("--memory %q: want a size such as 768M or 2G", memory)
 		}
 		o.Console = c.stdout
 		return c.runELF(ctx, args[0], o)

@@ -16,8 +16,8 @@ import (
 )
 
 const runWASILong = `Runs a WebAssembly program for WASI preview 1 on the layer that VMs run on, and exits with its exit
-code; with 125 when it cannot be run or traps. It sees the directories of --dir and nothing else of the host.
-Its name, the first of its arguments, is the file's without the directory.`
+code; with 125 when the program cannot run or traps. It sees the directories of --dir and nothing else of the host.
+Its first argument, its name, is the file's name without the directory.`
 
 func (c *cli) runWASICommand() *cobra.Command {
 	var dirs, env []string
@@ -26,12 +26,12 @@ func (c *cli) runWASICommand() *cobra.Command {
 		Short:   "Run a WASI program without a VM",
 		Long:    runWASILong,
 		Example: "  agentvm debug run-wasi --dir ./data:/data --env LANG=C tool.wasm /data/file",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    counted(1, 0),
 	}
 	flags := command.Flags()
 	flags.SetInterspersed(false)
-	flags.StringArrayVar(&dirs, "dir", nil, "show a directory to the program: host[:guest][:ro] (guest default: as host; may be repeated)")
-	flags.StringArrayVarP(&env, "env", "e", nil, "set KEY=VALUE for the program, or pass KEY on from here (may be repeated)")
+	flags.StringArrayVar(&dirs, "dir", nil, "show a directory to the program: host[:guest][:ro] (guest default: the same path; may be repeated)")
+	flags.StringArrayVarP(&env, "env", "e", nil, "set KEY=VALUE for the program, or pass on the value that KEY has here (may be repeated)")
 	return runs(command, func(ctx context.Context, args []string) error { return c.runWASI(ctx, dirs, env, args) })
 }
 

@@ -14,8 +14,8 @@ import (
 	"agentvm/internal/machine"
 )
 
-const translateLong = `Prints the instructions of a riscv64 program beside the native code that a machine would make of them. Behind each
-operand in memory stands why the verifier accepts it: base and index register, and what the index is at most. The bases
+const translateLong = `Prints the instructions of a riscv64 program beside the native code that a machine would make of them. After each
+operand in memory it says why the verifier accepts it: base and index register, and the index's maximum. The bases
 of amd64 are memory (r15), the TLB (r12) and the table of entries (r14), those of arm64 memory (x23), the hart (x27) and
 an entry (x17). Addresses of the hart and the TLB are examples.`
 
@@ -27,11 +27,11 @@ func (c *cli) translateCommand() *cobra.Command {
 		Short:   "Print a riscv64 program beside its translation to native code",
 		Long:    translateLong,
 		Example: "  agentvm debug translate --function main prog\n  agentvm debug translate --address 0x10144-0x10200 prog",
-		Args:    cobra.ExactArgs(1),
+		Args:    counted(1, 1),
 	}
 	flags := command.Flags()
 	flags.StringVar(&o.Function, "function", "", "only the function of this symbol")
-	flags.StringVar(&addresses, "address", "", "only from one virtual address up to another one, such as 0x10144-0x10200")
+	flags.StringVar(&addresses, "address", "", "only a range of virtual addresses, such as 0x10144-0x10200")
 	flags.StringVar(&o.Arch, "arch", "amd64", "processor of the host: amd64 or arm64")
 	return runs(command, func(_ context.Context, args []string) error {
 		if o.Function != "" && addresses != "" {

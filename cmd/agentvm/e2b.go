@@ -18,7 +18,7 @@ import (
 )
 
 const e2bLong = `Serves VMs by E2B's protocols, over HTTP on an address of this host's loopback, so that programs written for E2B's SDK run here: each sandbox
-is a VM of its own, made with these flags, that ends with its time-out, with kill, or with this command.
+is a VM of its own, made with these flags. It ends when its time-out passes, when a client kills it, or when this command ends.
 
 Programs need three variables, which are printed on standard error:
 
@@ -26,8 +26,8 @@ Programs need three variables, which are printed on standard error:
   E2B_SANDBOX_URL  the same
   E2B_API_KEY      the key of --key-file, or the one that is printed
 
-Sandboxes keep no files of their own after they have ended, but in snapshots, which agentvm snapshot ls lists. Clients can narrow the network policy of these flags, and not widen it. A server at
-PORT in a sandbox is reached at http://PORT-ID.localhost:PORT-OF-THIS-SERVER. The guide's page on E2B says which methods of the SDK work.`
+The files of a sandbox end with it, except in snapshots, which agentvm snapshot ls lists. Clients can narrow the network
+policy of these flags, but not widen it. A server at PORT in a sandbox is reached at http://PORT-ID.localhost:PORT-OF-THIS-SERVER. The guide's page on E2B says which methods of the SDK work.`
 
 const e2bExample = `  agentvm e2b
   agentvm e2b --listen 127.0.0.1:3000 --key-file key --memory 512M --allow pypi.org`
@@ -62,7 +62,7 @@ func (f *e2bFlags) register(command *cobra.Command) {
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:3000", "serve on `ADDRESS:PORT` of this host's loopback; port 0 takes one that is free")
 	flags.StringVar(&f.key, "key-file", "", "read the API key from a `FILE`")
 	flags.StringVar(&f.user, "user", "root", "the guest's `USER` who runs commands and owns files where the client names none")
-	flags.IntVar(&f.max, "max-sandboxes", 16, "how many sandboxes there may be at once")
+	flags.IntVar(&f.max, "max-sandboxes", 16, "the maximum number of sandboxes at the same time")
 	f.audit.register(flags)
 	f.registerVM(command)
 	f.networkFlags.registerKept(flags)

@@ -13,8 +13,8 @@ import (
 )
 
 const eventsLong = `Prints what happens to VMs until Ctrl-C: starts and ends, pauses, new policies and ports, jobs, and network requests that were
-denied. It reads what VMs have recorded and connects to none, so that it keeps no VM from being idle. Of a job the program is
-named, not its arguments.`
+denied. It reads what VMs have recorded and connects to none, so that VMs still count as idle. For a job it names the program,
+not the arguments.`
 
 func (c *cli) eventsCommand() *cobra.Command {
 	var since string

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/internal/settings"
 	"agentvm/vm"
 )
 
@@ -24,8 +25,8 @@ Standard input is passed on. When standard input and output are a terminal, the 
 too (see -t); otherwise its three streams are separate and binary-safe.
 
 The network reaches every public address and nothing of the host or its private networks, unless --net, --allow,
---deny, --policy or --host-port say otherwise (see agentvm net --help). What was denied is said afterwards in one line
-on standard error.
+--deny, --policy or --host-port say otherwise (see agentvm net --help). Afterwards one line on standard error says what
+was denied.
 
 Exit codes: the command's own, 126 when it cannot be executed, 127 when it is not found, 128+N after
 signal N, 124 after --timeout, 125 when agentvm itself fails.
@@ -33,7 +34,7 @@ signal N, 124 after --timeout, 125 when agentvm itself fails.
 With --image FILE.wasm the command runs in a container that container2wasm has made a WASI module of; standard error is
 then part of standard output (docs/guide/images.md).
 
-With --isolate the VM has a process of its own, which can reach nothing of the host but what the VM was given.
+With --isolate the VM has a process of its own, which can reach only what the VM was given of the host.
 
 Ctrl-C interrupts the command; a second one within three seconds stops the VM, or, with -n, kills the command.`
 
@@ -78,7 +79,7 @@ func (c *cli) execCommand() *cobra.Command {
 	nameFlag(command, &f.name, "run the command in the VM of this `NAME`, which agentvm start has started")
 	flags := command.Flags()
 	flags.BoolVarP(&f.detach, "detach", "d", false, "with -n: print the command's id and leave it running (see agentvm job)")
-	flags.StringVar(&f.label, "label", "", "with -d: a `TEXT` that agentvm job ls shows")
+	flags.StringVar(&f.label, "label", "", "with -d: a `TEXT` for agentvm job ls to show")
 	f.register(command)
 	flags.SetInterspersed(false)
 	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM (default: /)")
@@ -88,7 +89,7 @@ func (c *cli) execCommand() *cobra.Command {
 	flags.BoolVarP(&f.terminal, "tty", "t", false, "give the command a terminal; -t=false never does (default: as standard input and output are)")
 	flags.BoolVar(&f.json, "json", false, "print one JSON object with the output and how the command ended")
 	flags.IntVar(&f.maxOutput, "max-output", vm.DefaultMaxOutput, "with --json: bytes kept of each stream, half beginning and half end; -1 for all")
-	flags.BoolVar(&f.isolate, "isolate", false, "put the VM into a process of its own that confines itself, as that of agentvm start does (docs/security/hardening.md)")
+	flags.BoolVar(&f.isolate, "isolate", false, "run the VM in a process of its own that confines itself, as agentvm start does (docs/security/hardening.md)")
 	f.changes.register(flags)
 	flags.StringArrayVar(&f.binds, "bind", nil, "give the VM a command that runs a program of this host, as `NAME=COMMAND`; see docs/guide/bind.md (may be repeated)")
 	recordFlag(flags, &f.record)
@@ -127,7 +128,16 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 		command.Line, command.Args = args[0], nil
 	}
 	if f.detach {
-		return c.detach(ctx, f, command, f.interactive)
+		env, err := settings.Environment(f.env)
+		if err != nil {
+			return err
+		}
+		command.Env = env
+		id, err := c.detach(ctx, f.name, command, f.terminal, f.interactive, f.label)
+		if err == nil {
+			fmt.Fprintln(c.stdout, id)
+		}
+		return err
 	}
 	if f.interactive && !isNull(c.stdin) {
 		command.Stdin = c.stdin
@@ -135,16 +145,14 @@ func (c *cli) exec(ctx context.Context, f *execFlags, args []string) error {
 	if !f.json {
 		command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
 	}
-	run := func() (*vm.Result, denials, error) {
-		return c.runWhere(ctx, f.name, &f.vmFlags, command, f.terminal, execInterruptWindow)
-	}
+	where := c.namedOrFresh(f.name, &f.vmFlags)
 	if f.isolate {
-		run = func() (*vm.Result, denials, error) { return c.runIsolated(ctx, f, command) }
+		where = c.isolated(f)
 	}
 	if image := f.flags.Lookup("image").Value.String(); f.name == "" && vm.IsModule(image) {
-		run = func() (*vm.Result, denials, error) { return c.runModule(ctx, f, command) }
+		where = c.module(f)
 	}
-	result, denied, err := run()
+	result, denied, err := c.runTarget(ctx, where, command, f.terminal, execInterruptWindow)
 	err = adviseDir(f.dir, err)
 	if f.json {
 		return c.printResult(result, denied, err)
@@ -180,14 +188,6 @@ func adviseDir(dir string, err error) error {
 	return err
 }
 
-// runWhere runs a command in a named VM, or without a name in a fresh VM.
-func (c *cli) runWhere(ctx context.Context, name string, f *vmFlags, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
-	if name != "" {
-		return c.runNamed(ctx, name, f, command, terminal, window)
-	}
-	return c.run(ctx, f, command, terminal, window)
-}
-
 // status returns the error that makes agentvm exit as the command did.
 func status(r *vm.Result) error {
 	switch {
@@ -199,36 +199,37 @@ func status(r *vm.Result) error {
 	return nil
 }
 
-// runModule runs a command in the computer that a WASI module is.
-func (c *cli) runModule(ctx context.Context, f *execFlags, command vm.Command) (*vm.Result, denials, error) {
-	switch {
-	case f.isolate:
-		return nil, denials{}, errors.New("--isolate is not for WASI modules: leave it out")
-	case f.changes.diff:
-		return nil, denials{}, errors.New("--diff needs a copy-on-write mount, which WASI modules cannot have: leave it out")
-	case f.record != "":
-		return nil, denials{}, errors.New("--record is not for WASI modules: leave it out")
-	case f.terminal && f.command.Flags().Changed("tty"):
-		return nil, denials{}, errors.New("--tty: a command in a WASI module cannot have a terminal: leave it out")
+// module is the computer that a WASI module is.
+func (c *cli) module(f *execFlags) openTarget {
+	return func(_ context.Context, s *session) (*target, error) {
+		switch {
+		case f.isolate:
+			return nil, errors.New("--isolate is not for WASI modules: leave it out")
+		case f.changes.diff:
+			return nil, errors.New("--diff needs a copy-on-write mount, which WASI modules cannot have: leave it out")
+		case f.record != "":
+			return nil, errors.New("--record is not for WASI modules: leave it out")
+		case f.terminal && f.command.Flags().Changed("tty"):
+			return nil, errors.New("--tty: a command in a WASI module cannot have a terminal: leave it out")
+		}
+		config, err := f.config()
+		if err != nil {
+			return nil, err
+		}
+		watch, err := watchNetwork(&f.networkFlags, &config)
+		if err != nil {
+			return nil, err
+		}
+		config.Logger = c.log
+		c.confineBeforeRun(&f.vmFlags, &config)
+		run := func(ctx context.Context, command vm.Command) (*vm.Result, error) {
+			defer c.lines.end()
+			return vm.RunModule(ctx, config, c.watchOutput(command, s))
+		}
+		return &target{run: run, end: func(_ *vm.Result, err error) (denials, error) {
+			denied := watch.denials()
+			c.closeWatch(watch)
+			return denied, err
+		}}, nil
 	}
-	s := newSession(execInterruptWindow)
-	ctx = s.begin(ctx)
-	defer s.end()
-	config, err := f.config()
-	if err != nil {
-		return nil, denials{}, err
-	}
-	watch, err := watchNetwork(&f.networkFlags, &config)
-	if err != nil {
-		return nil, denials{}, err
-	}
-	defer c.closeWatch(watch)
-	config.Logger = c.log
-	c.confineBeforeRun(&f.vmFlags, &config)
-	if command.Stdout != nil {
-		command.Stdout, command.Stderr = output{command.Stdout, s, c.lines}, output{command.Stderr, s, c.lines}
-	}
-	defer c.lines.end()
-	result, err := vm.RunModule(ctx, config, command)
-	return result, watch.denials(), s.explain(err)
 }

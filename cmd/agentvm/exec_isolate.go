@@ -16,30 +16,30 @@ import (
 // isolatedName is the guest's host name, the same as without --isolate.
 const isolatedName = "agentvm"
 
-// runIsolated does what run does, with the VM in a process of its own.
-func (c *cli) runIsolated(ctx context.Context, f *execFlags, command vm.Command) (*vm.Result, denials, error) {
-	s := newSession(execInterruptWindow)
-	ctx = s.begin(ctx)
-	defer s.end()
-	v, err := c.startIsolated(ctx, f)
-	if err != nil {
-		return nil, denials{}, s.explain(err)
+// isolated is a fresh VM in a process of its own.
+func (c *cli) isolated(f *execFlags) openTarget {
+	return func(ctx context.Context, s *session) (*target, error) {
+		v, err := c.startIsolated(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		return &target{start: c.startIn(v.VM), end: func(result *vm.Result, err error) (denials, error) {
+			defer v.Close()
+			if err == nil {
+				err = s.explain(c.finishChanges(ctx, f.changes, v.Changes, result))
+			}
+			err = adviseEnded(v.Name(), err)
+			var status exitStatus
+			if err != nil && !errors.As(err, &status) {
+				err = v.EndReason(err)
+			}
+			if err != nil {
+				return denials{}, err
+			}
+			c.printInstructions(ctx, v, time.Time{})
+			return deniedSince(ctx, v, time.Time{}, f.policyFile), nil
+		}}, nil
 	}
-	defer v.Close()
-	result, err := c.runIn(ctx, c.startIn(v.VM), command, f.terminal, s)
-	if err == nil {
-		err = s.explain(c.finishChanges(ctx, f.changes, v.Changes, result))
-	}
-	err = adviseEnded(v.Name(), err)
-	var status exitStatus
-	if err != nil && !errors.As(err, &status) {
-		err = v.EndReason(err)
-	}
-	if err != nil {
-		return result, denials{}, err
-	}
-	c.printInstructions(ctx, v, time.Time{})
-	return result, deniedSince(ctx, v, time.Time{}, f.policyFile), nil
 }
 
 func (c *cli) startIsolated(ctx context.Context, f *execFlags) (*client.Isolated, error) {

@@ -37,44 +37,46 @@ func (c *cli) printPaused(ctx context.Context, v *client.VM) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// runNamed does what run does in a named VM. The denials are those of the time while the command ran, whichever program caused them.
-func (c *cli) runNamed(ctx context.Context, name string, f *vmFlags, command vm.Command, terminal bool, window interruptWindow) (*vm.Result, denials, error) {
-	s := newSession(window)
-	ctx = s.begin(ctx)
-	defer s.end()
-	env, err := settings.Environment(f.env)
-	if err != nil {
-		return nil, denials{}, err
+// named is a VM that lives on. The denials are those of the time while the command ran, whichever program caused them.
+func (c *cli) named(name string, f *vmFlags) openTarget {
+	return func(ctx context.Context, s *session) (*target, error) {
+		env, err := settings.Environment(f.env)
+		if err != nil {
+			return nil, err
+		}
+		v, err := connect(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		start, recorded, err := c.recordNamed(ctx, f.record, v, c.startIn(v))
+		if err != nil {
+			v.Close()
+			return nil, err
+		}
+		began := time.Now()
+		stopWatching := c.watchFullDisk(ctx, v)
+		withEnv := func(ctx context.Context, command vm.Command) (vm.Process, error) {
+			command.Env = env
+			return start(ctx, command)
+		}
+		return &target{start: withEnv, end: func(result *vm.Result, err error) (denials, error) {
+			defer v.Close() // which ends the command, if it still runs
+			defer stopWatching()
+			if err == nil && result.Signal != 0 && !result.TimedOut {
+				c.printEnd(ctx, v)
+			}
+			if ctx.Err() == nil && (err != nil || result.ExitCode != 0 || time.Since(began) >= longTime) {
+				c.printCrowd(ctx, v)
+			}
+			denied := denials{}
+			if err == nil {
+				denied = deniedSince(ctx, v, began, f.policyFile)
+				c.printInstructions(ctx, v, began)
+			}
+			recorded(result, err)
+			return denied, adviseEnded(name, err)
+		}}, nil
 	}
-	v, err := connect(ctx, name)
-	if err != nil {
-		return nil, denials{}, s.explain(err)
-	}
-	defer v.Close() // which ends the command, if it still runs
-	start, recorded, err := c.recordNamed(ctx, f.record, v, c.startIn(v))
-	if err != nil {
-		return nil, denials{}, s.explain(err)
-	}
-	began := time.Now()
-	defer c.watchFullDisk(ctx, v)()
-	command.Env = env
-	result, err := c.runIn(ctx, start, command, terminal, s)
-	if err == nil && result.Signal != 0 && !result.TimedOut {
-		c.printEnd(ctx, v)
-	}
-	if ctx.Err() == nil && (err != nil || result.ExitCode != 0 || time.Since(began) >= longTime) {
-		c.printCrowd(ctx, v)
-	}
-	denied := denials{}
-	if err == nil {
-		denied = deniedSince(ctx, v, began, f.policyFile)
-		c.printInstructions(ctx, v, began)
-	}
-	recorded(result, err)
-	if err != nil {
-		return result, denials{}, adviseEnded(name, err)
-	}
-	return result, denied, nil
 }
 
 // printEnd says why a command was ended by a signal that agentvm has not sent, if the VM's end was the reason.
@@ -186,28 +188,22 @@ func deniedSince(ctx context.Context, v client.AnyVM, began time.Time, file stri
 	return d
 }
 
-// detach starts a command that continues after this process has ended, and prints its ID.
-func (c *cli) detach(ctx context.Context, f *execFlags, command vm.Command, input bool) error {
-	env, err := settings.Environment(f.env)
+// detach starts a command that continues in a named VM after this process has ended, and returns its job.
+func (c *cli) detach(ctx context.Context, name string, command vm.Command, terminal, input bool, label string) (id string, err error) {
+	v, err := connect(ctx, name)
 	if err != nil {
-		return err
-	}
-	v, err := connect(ctx, f.name)
-	if err != nil {
-		return err
+		return "", err
 	}
 	defer v.Close()
-	if f.terminal {
+	if terminal {
 		command.Terminal = &vm.Size{Columns: 80, Rows: 24}
 	}
-	command.Env = env
 	defer c.printPaused(ctx, v)()
-	job, err := v.StartJob(ctx, command, vm.JobOptions{NoInput: !input && !f.terminal, Label: f.label})
+	job, err := v.StartJob(ctx, command, vm.JobOptions{NoInput: !input && !terminal, Label: label})
 	if err != nil {
-		return adviseEnded(f.name, err)
+		return "", adviseEnded(name, err)
 	}
-	fmt.Fprintln(c.stdout, job.ID())
-	return nil
+	return job.ID(), nil
 }
 
 // onlyFresh returns an error when a flag is given that makes no sense for a VM that exists already.

@@ -10,20 +10,20 @@ import (
 	"agentvm/client"
 )
 
-const extendLong = `Replaces the time-outs of a VM that runs, and of its later starts. --max-lifetime counts from the start of its daemon, --by
-from now. 0 takes a time-out away.`
+const extendLong = `Replaces the time-outs of a running VM, and of its later starts. --max-lifetime counts from the start of its daemon, --by
+from now. 0 removes a time-out.`
 
 func (c *cli) extendCommand() *cobra.Command {
 	var idle, hibernate, life, by time.Duration
 	command := &cobra.Command{
-		Use: "extend [flags] NAME", Short: "Change the time-outs of a VM that runs", Long: extendLong,
+		Use: "extend [flags] NAME", Short: "Change the time-outs of a running VM", Long: extendLong,
 		Example: "  agentvm extend --by 2h job\n  agentvm extend --idle-timeout 0 job", Args: counted(1, 1), ValidArgsFunction: completeRunning(1),
 	}
 	flags := command.Flags()
-	durationFlag(flags, &idle, "idle-timeout", "", 0, "stop the VM when it has not been used for so long; 0: never")
-	durationFlag(flags, &hibernate, "hibernate-after", "", 0, "save the VM, and end its process, when it has not been used for so long; 0: never")
-	durationFlag(flags, &life, "max-lifetime", "", 0, "stop the VM so long after its start; 0: never")
-	durationFlag(flags, &by, "by", "", 0, "stop the VM so long from now")
+	durationFlag(flags, &idle, "idle-timeout", "", 0, "stop the VM when it has not been used for this time; 0: never")
+	durationFlag(flags, &hibernate, "hibernate-after", "", 0, "save the VM, and end its process, when it has not been used for this time; 0: never")
+	durationFlag(flags, &life, "max-lifetime", "", 0, "stop the VM this time after its start; 0: never")
+	durationFlag(flags, &by, "by", "", 0, "stop the VM this time from now")
 	command.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx := cmd.Context()
 		var t client.Timeouts
@@ -64,7 +64,7 @@ func (c *cli) extendCommand() *cobra.Command {
 func (c *cli) renameCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "rename NAME NEW", Short: "Give a stopped VM another name",
-		Long:    "Gives a VM that does not run another name. It keeps its files and jobs; links to its previews end.",
+		Long:    "Gives a stopped VM another name. It keeps its files and jobs; links to its previews end.",
 		Example: "  agentvm rename dev old-dev", Args: counted(2, 2), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := vms()

@@ -19,8 +19,8 @@ import (
 	"agentvm/client"
 )
 
-const fetchLong = `Sends an HTTP request to a server in a VM that runs, and prints the body of the answer. It goes to 127.0.0.1 or ::1 in the VM and to nothing
-else: not to the host, not to the network, and not through the VM's network policy. Redirects are printed and not followed.
+const fetchLong = `Sends an HTTP request to a server in a running VM, and prints the body of the answer. The request reaches only 127.0.0.1 or ::1 in the VM:
+not to the host, not to the network, and not through the VM's network policy. Redirects are printed and not followed.
 
 Exit codes: 0 when there was an answer; 22 when its status was 400 or more and --fail is given; 1 when there was none.`
 

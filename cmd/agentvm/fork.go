@@ -12,12 +12,12 @@ import (
 	"agentvm/client"
 )
 
-const forkLong = `Makes VMs that continue from where a running one is, with its memory and its files. That one runs on undisturbed. Each fork is another
-computer: it has its own random numbers, network address, host name and generation (/run/agentvm/generation), and connections are cut in
-it. It is started as the VM was, except for ports of the host and addresses of metrics, which get free ones, and files of
+const forkLong = `Makes VMs that continue from where a running one is, with its memory and its files. The original runs on undisturbed. Each fork is a
+computer of its own: it has its own random numbers, network address, host name and generation (/run/agentvm/generation), and its
+connections are cut. It is started as the VM was, except for ports of the host and addresses of metrics, which get free ones, and files of
 --net-log and --pcap. Later it starts from its own disk, like every VM.
 
-Programs are killed in the forks, unless --keep-programs has each copy run on. Those that were started from a mount end nevertheless: a
+Programs are killed in the forks, unless --keep-programs lets each copy run on. Programs that were started from a mount end in any case: a
 fork mounts the directories anew.`
 
 const forkExample = `  agentvm fork dev try1
@@ -48,8 +48,8 @@ func (c *cli) forkCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.IntVar(&f.count, "count", 1, "make `N` forks, called NEW-1 to NEW-N")
-	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on in the forks; what they print is lost")
-	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how it goes")
+	flags.BoolVar(&f.keep, "keep-programs", false, "let programs run on in the forks; their output is lost")
+	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not report progress on standard error")
 	return command
 }
 

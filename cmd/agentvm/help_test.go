@@ -3,6 +3,8 @@ package main
 import (
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 )
 
 // TestFirstHelp keeps what agentvm --help prints on one screen, and true: each command of it exists and is in the whole list.
@@ -33,6 +35,46 @@ func TestFirstHelp(t *testing.T) {
 	}
 	if count < 12 || count > 18 {
 		t.Errorf("%d commands, want some fifteen", count)
+	}
+}
+
+// TestCommandAlone holds that a command which is made without the others is what it is among them.
+func TestCommandAlone(t *testing.T) {
+	root := (&cli{}).rootCommand()
+	for _, entry := range (&cli{}).commands() {
+		among, _, err := root.Find([]string{entry.name})
+		if err != nil || among.Name() != entry.name {
+			t.Errorf("%s is the name of %q: %v", entry.name, among.Name(), err)
+			continue
+		}
+		alone, _, err := (&cli{}).commandFor([]string{entry.name, "--help"}).Find([]string{entry.name})
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		sameCommands(t, alone, among)
+		if count := len(alone.Parent().Commands()); count > 3 { // besides it completion and help
+			t.Errorf("with %s come %d other commands", entry.name, count-1)
+		}
+	}
+	for _, args := range [][]string{nil, {"--debug", "ps"}, {"images"}, {"help", "exec"}, {"__complete", "st"}, {"stat"}} {
+		if got, want := len((&cli{}).commandFor(args).Commands()), len(root.Commands()); got != want {
+			t.Errorf("%q: %d commands, want all %d", args, got, want)
+		}
+	}
+}
+
+func sameCommands(t *testing.T, a, b *cobra.Command) {
+	t.Helper()
+	if x, y := a.Short+a.Long+a.UsageString(), b.Short+b.Long+b.UsageString(); x != y || a.GroupID != b.GroupID || a.Hidden != b.Hidden {
+		t.Errorf("%s by itself is\n%s\nand among the others\n%s", b.CommandPath(), x, y)
+	}
+	if len(a.Commands()) != len(b.Commands()) {
+		t.Errorf("%s by itself has %d commands, and %d among the others", b.CommandPath(), len(a.Commands()), len(b.Commands()))
+		return
+	}
+	for i := range a.Commands() {
+		sameCommands(t, a.Commands()[i], b.Commands()[i])
 	}
 }
 
@@ -69,4 +111,24 @@ func TestCompletionKnowsTheFlag(t *testing.T) {
 	if before == after {
 		t.Errorf("mount add completes the same (%d) with and without -n dev: want names, and then files", after)
 	}
+}
+
+// TestCountsOfArguments holds that what refuses a number of arguments says how the command is written, instead of cobra's "accepts 1 arg(s)".
+func TestCountsOfArguments(t *testing.T) {
+	var check func(*cobra.Command)
+	check = func(command *cobra.Command) {
+		for _, c := range command.Commands() {
+			check(c)
+		}
+		if command.Args == nil {
+			return
+		}
+		for n := range 6 {
+			err := command.Args(command, strings.Fields(strings.Repeat("a ", n)))
+			if err != nil && strings.Contains(err.Error(), "arg(s)") {
+				t.Errorf("%s with %d arguments: %v", command.CommandPath(), n, err)
+			}
+		}
+	}
+	check((&cli{}).rootCommand())
 }

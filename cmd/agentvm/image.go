@@ -28,13 +28,14 @@ agentvm among the user's caches.
   alpine           the Alpine release that this version is pinned to
   alpine:VERSION   another one, or the newest with alpine:latest, from AGENTVM_ALPINE_MIRROR (http, https or file) or Alpine's server
   busybox          a small root built into agentvm, which needs no network
-  NAME[:TAG]       an image of a registry, by default Docker Hub, as python:3.13-alpine or ghcr.io/owner/image@sha256:...
-  docker://NAME    the same, also for names that agentvm gives another meaning, as docker://alpine:3.22
+  NAME[:TAG]       an image of a registry, by default Docker Hub, such as python:3.13-alpine or ghcr.io/owner/image@sha256:...
+  docker://NAME    the same, also for names to which agentvm gives another meaning, such as docker://alpine:3.22
   oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME:TAG]
                    an image of a directory in the OCI layout, of an archive of one, or of docker save
   -                the image of such an archive on standard input
 
-Where an image is named, all of these work; AGENTVM_IMAGE is the one of VMs that name none. Images of registries need linux/riscv64. The credentials are those of docker login.
+All of these work wherever an image is named; AGENTVM_IMAGE is the default. Images of registries must be for linux/riscv64. The
+credentials are those of docker login.
 AGENTVM_REGISTRY_MIRRORS (HOST=URL,...) replaces registries by mirrors; those of AGENTVM_INSECURE_REGISTRIES (HOST,...) may speak
 plain HTTP.`
 
@@ -88,8 +89,8 @@ func (c *cli) imageListCommand() *cobra.Command {
 	}
 	command.Long = command.Short + `.
 
-SIZE is that of the unpacked files. OWN is what the image takes in the store, compressed, and what its removal would free; SHARED is
-what it has in common with others.`
+SIZE is that of the unpacked files. OWN is the compressed size that the image alone takes in the store and that its removal would free; SHARED is
+the size of what it has in common with others.`
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
 	return command
 }
@@ -124,8 +125,8 @@ func (c *cli) imagePruneCommand() *cobra.Command {
 	var all, dryRun bool
 	command := &cobra.Command{
 		Use: "prune", Short: "Remove what no image needs any more, and with --all images that are not used", Args: cobra.NoArgs,
-		Long: `Removes layers and other files that no image in the store needs, and what broken downloads have left. With --all also the images that
-no VM with a name and no snapshot was made of; VMs without a name that run keep the files they have open.`,
+		Long: `Removes layers and other files that no image in the store needs, and the remains of broken downloads. With --all it also removes images
+from which no named VM and no snapshot was made; running VMs without a name keep the files that they have open.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			store, err := c.store(nil)
 			if err != nil {
@@ -207,7 +208,7 @@ func usedImages(ctx context.Context, store *images.Store) (map[string]bool, erro
 func (c *cli) imagePullCommand() *cobra.Command {
 	var config images.Config
 	command := &cobra.Command{
-		Use: "pull IMAGE", Short: "Download an image, or put another into the store", Args: cobra.ExactArgs(1),
+		Use: "pull IMAGE", Short: "Download an image, or put another into the store", Args: counted(1, 1),
 		Example: "  agentvm image pull python:3.13-alpine\n  agentvm image pull --mirror docker.io=https://mirror.example.org python:3.13-alpine\n" +
 			"  docker save app | agentvm image pull -",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -226,7 +227,7 @@ func (c *cli) imagePullCommand() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().StringArrayVar(&config.RegistryMirrors, "mirror", nil, "ask `HOST=URL` instead of a registry, as docker.io=https://mirror.example.org (may be repeated)")
+	command.Flags().StringArrayVar(&config.RegistryMirrors, "mirror", nil, "ask `HOST=URL` instead of a registry, such as docker.io=https://mirror.example.org (may be repeated)")
 	command.Flags().StringArrayVar(&config.InsecureRegistries, "insecure", nil, "do not check the certificate of this registry's `HOST`, and speak plain HTTP if it does (may be repeated)")
 	return command
 }
@@ -234,11 +235,11 @@ func (c *cli) imagePullCommand() *cobra.Command {
 func (c *cli) imagePushCommand() *cobra.Command {
 	var config images.Config
 	command := &cobra.Command{
-		Use: "push IMAGE [docker://NAME[:TAG]]", Short: "Send an image of the store to a registry", Args: cobra.RangeArgs(1, 2), ValidArgsFunction: completeImages,
-		Long: `Without a second argument the image goes where its name says. What is printed is its name there, with the digest of its manifest.
+		Use: "push IMAGE [docker://NAME[:TAG]]", Short: "Send an image of the store to a registry", Args: counted(1, 2), ValidArgsFunction: completeImages,
+		Long: `Without a second argument the image goes where its name says. Prints its name there, with the digest of its manifest.
 
-Configuration and layers are those of the store. Layers are compressed with gzip, so their digests, and the manifest's, may be others than where
-the image came from. Images of one archive, as imports and Alpine, get that as their only layer. The credentials are those of docker login.`,
+Configuration and layers are those of the store. Layers are compressed with gzip, so their digests, and the manifest's, may differ from those where
+the image came from. Images of one archive, such as imports and Alpine, get it as their only layer. The credentials are those of docker login.`,
 		Example: "  agentvm image push registry.example.org/team/app:1\n  agentvm image push app docker://registry.example.org/team/app:1",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			progress := c.newProgress()
@@ -263,7 +264,7 @@ the image came from. Images of one archive, as imports and Alpine, get that as t
 func (c *cli) imageSaveCommand() *cobra.Command {
 	var to string
 	command := &cobra.Command{
-		Use: "save [-o FILE] IMAGE", Short: "Write an image of the store for other programs", Args: cobra.ExactArgs(1), ValidArgsFunction: completeImages,
+		Use: "save [-o FILE] IMAGE", Short: "Write an image of the store for other programs", Args: counted(1, 1), ValidArgsFunction: completeImages,
 		Long: `Writes one of, with FILE - for standard output:
 
   FILE, docker-archive:FILE[:NAME:TAG]   what docker load reads
@@ -283,7 +284,7 @@ func (c *cli) imageSaveCommand() *cobra.Command {
 			return store.Save(cmd.Context(), args[0], to, c.stdout, progress.report)
 		},
 	}
-	command.Flags().StringVarP(&to, "output", "o", "-", "`FILE`, or a place as oci:DIR[:TAG], oci-archive:FILE or docker-archive:FILE")
+	command.Flags().StringVarP(&to, "output", "o", "-", "`FILE`, or a place such as oci:DIR[:TAG], oci-archive:FILE or docker-archive:FILE")
 	return command
 }
 
@@ -291,7 +292,7 @@ func (c *cli) imageExportCommand() *cobra.Command {
 	var to, memory string
 	var wasi bool
 	command := &cobra.Command{
-		Use: "export --wasi -o FILE.wasm IMAGE", Short: "Write an image as a WASI module, which any runtime runs", Args: cobra.ExactArgs(1),
+		Use: "export --wasi -o FILE.wasm IMAGE", Short: "Write an image as a WASI module, which any runtime runs", Args: counted(1, 1),
 		ValidArgsFunction: completeImages,
 		Long: `Boots the image and writes one module for WASI preview 1 with the machine, its memory and the root file system. It runs the image's
 command, or its arguments, and ends with its exit code:
@@ -349,7 +350,7 @@ a connection to a listening socket of the runtime, if the first arguments are -n
 
 func (c *cli) imageInspectCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "inspect IMAGE...", Short: "Show what is known of images, as JSON", Args: cobra.MinimumNArgs(1), ValidArgsFunction: completeImages,
+		Use: "inspect IMAGE...", Short: "Show what is known of images, as JSON", Args: counted(1, 0), ValidArgsFunction: completeImages,
 		RunE: func(_ *cobra.Command, args []string) error {
 			store, err := c.store(nil)
 			if err != nil {
@@ -373,7 +374,7 @@ func (c *cli) imageInspectCommand() *cobra.Command {
 
 func (c *cli) imageHistoryCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "history IMAGE", Short: "Show how an image was built", Args: cobra.ExactArgs(1), ValidArgsFunction: completeImages,
+		Use: "history IMAGE", Short: "Show how an image was built", Args: counted(1, 1), ValidArgsFunction: completeImages,
 		RunE: func(_ *cobra.Command, args []string) error {
 			store, err := c.store(nil)
 			if err != nil {
@@ -403,7 +404,7 @@ func (c *cli) imageHistoryCommand() *cobra.Command {
 
 func (c *cli) imageTagCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "tag IMAGE NAME", Short: "Give an image another name", Args: cobra.ExactArgs(2), ValidArgsFunction: completeImages,
+		Use: "tag IMAGE NAME", Short: "Give an image another name", Args: counted(2, 2), ValidArgsFunction: completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := c.store(nil)
 			if err != nil {
@@ -421,11 +422,11 @@ func (c *cli) imageTagCommand() *cobra.Command {
 func (c *cli) imageImportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "import FILE NAME", Short: "Make an image of a root file system in a tar archive (- for standard input)",
-		Long: `The archive may be compressed with gzip or zstd. It must be of riscv64. An image of that name is replaced. As alpine, or alpine:VERSION, only
-the alpine-minirootfs-VERSION-riscv64.tar.gz of a release is taken that this version is pinned to.
+		Long: `The archive may be compressed with gzip or zstd. Its programs must be for riscv64. An image of that name is replaced. The names alpine and
+alpine:VERSION accept only the alpine-minirootfs-VERSION-riscv64.tar.gz of a release to which this version is pinned.
 
-The order of earlier versions, NAME FILE, is understood where only the second is a file.`,
-		Args: cobra.ExactArgs(2),
+The order of earlier versions, NAME FILE, still works where only the second is a file.`,
+		Args: counted(2, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, name, err := fileAndName(args[0], args[1])
 			if err != nil {
@@ -483,7 +484,7 @@ func (c *cli) importImage(ctx context.Context, name, file string) error {
 
 func (c *cli) imageRemoveCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "rm IMAGE...", Aliases: []string{"remove"}, Short: "Remove images from the store", Args: cobra.MinimumNArgs(1), ValidArgsFunction: completeImages,
+		Use: "rm IMAGE...", Aliases: []string{"remove"}, Short: "Remove images from the store", Args: counted(1, 0), ValidArgsFunction: completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := c.store(nil)
 			if err != nil {

@@ -20,7 +20,7 @@ import (
 )
 
 const runLong = `Runs an image's own command, or another, in a fresh VM, as docker run does in a container: with the image's ENTRYPOINT, CMD,
-ENV, USER and WORKDIR. The image is pulled when it is not in the store; see agentvm image --help for how images are named.
+ENV, USER and WORKDIR. agentvm pulls the image when it is not in the store; see agentvm image --help for the names of images.
 
 The arguments after IMAGE replace the image's CMD. The exit code is the command's. A fresh VM ends with its command. With --name the VM
 keeps its files on a disk, as those of agentvm start do; with -d it continues in the background, with the command as a job, until
@@ -64,11 +64,11 @@ func (c *cli) runCommand() *cobra.Command {
 	flags.BoolVarP(&f.detach, "detach", "d", false, "leave the VM running in the background and print its name")
 	flags.String("restart", "", "with --detach: start the command again when it has ended, and the VM: `POLICY` always, on-failure or no; the VM's later starts start it, too; agentvm logs --sidecar run prints its output")
 	_ = command.RegisterFlagCompletionFunc("restart", restartPolicies)
-	flags.BoolVar(&f.remove, "rm", false, "with --name: remove the VM when the command has ended; one without a name always is")
+	flags.BoolVar(&f.remove, "rm", false, "with --name: remove the VM when the command has ended; a VM without a name is always removed")
 	flags.BoolVarP(&f.publishAll, "publish-all", "P", false, "forward a free port of this host's loopback to each TCP port that the image exposes")
 	flags.StringVar(&f.entrypoint, "entrypoint", "", "run this `PROGRAM` instead of the image's ENTRYPOINT and CMD")
 	flags.String("hostname", "", "the guest's host name")
-	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM, which is made when it is missing (default the image's, or /)")
+	flags.StringVarP(&f.dir, "workdir", "w", "", "working directory in the VM, made when it is missing (default the image's, or /)")
 	flags.StringVarP(&f.user, "user", "u", "", "user in the VM: name, uid, name:group or uid:gid (default the image's, or root)")
 	durationFlag(flags, &f.timeout, "timeout", "", 0, "end the command after this time, such as 90s or 5m, and exit with 124")
 	flags.BoolVarP(&f.interactive, "interactive", "i", true, "pass standard input on; -i=false gives the command none")
@@ -124,7 +124,7 @@ func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []stri
 		config.WorkingDir = f.dir
 		c.confineBeforeRun(&f.vmFlags, config)
 	}
-	result, denied, err := c.runWith(ctx, &f.vmFlags, change, command, f.terminal, execInterruptWindow)
+	result, denied, err := c.runTarget(ctx, c.fresh(&f.vmFlags, change), command, f.terminal, execInterruptWindow)
 	c.printDenials(&f.vmFlags, denied)
 	if err != nil {
 		return adviseDir(f.dir, err)
@@ -159,22 +159,15 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 		return nil
 	}
 	if f.detach {
-		v, err := connect(ctx, f.name)
-		if err != nil {
+		image := f.flags.Lookup("image").Value.String()
+		if _, err := c.detach(ctx, f.name, command, f.terminal, f.interactive, image); err != nil {
 			return err
-		}
-		defer v.Close()
-		if f.terminal {
-			command.Terminal = &vm.Size{Columns: 80, Rows: 24}
-		}
-		if _, err := v.StartJob(ctx, command, vm.JobOptions{NoInput: !f.interactive && !f.terminal, Label: f.flags.Lookup("image").Value.String()}); err != nil {
-			return adviseEnded(f.name, err)
 		}
 		fmt.Fprintln(c.stdout, f.name)
 		return nil
 	}
 	command.Stdout, command.Stderr = io.Writer(c.stdout), io.Writer(c.stderr)
-	result, denied, err := c.runNamed(ctx, f.name, &f.vmFlags, command, f.terminal, execInterruptWindow)
+	result, denied, err := c.runTarget(ctx, c.named(f.name, &f.vmFlags), command, f.terminal, execInterruptWindow)
 	c.printDenials(&f.vmFlags, denied)
 	err = adviseDir(f.dir, err)
 	ended := context.WithoutCancel(ctx)

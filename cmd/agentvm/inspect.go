@@ -64,7 +64,7 @@ func (i *inspection) fillFrom(ctx context.Context, name string) {
 func (c *cli) inspectCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "inspect NAME...", Short: "Print everything about VMs as JSON",
-		Long:    "Prints one JSON array: how each VM is, as ps --json has it, what it can hold of connections and the like while it runs, and what it was started with.",
+		Long:    "Prints one JSON array: the state of each VM, as in ps --json, its limits of connections and the like while it runs, and the settings with which it was started.",
 		Example: "  agentvm inspect dev | jq '.[0].config.mounts'",
 		Args:    counted(1, 0), ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -125,8 +125,8 @@ func (c *cli) statsCommand() *cobra.Command {
 	var asJSON bool
 	command := &cobra.Command{
 		Use: "stats [flags] [NAME...]", Short: "Print what VMs use",
-		Long: `Asks the guests: processor time, load, memory, bytes through the network. Without names it asks all that run. The
-numbers are the guest's own, which a program with its root rights can falsify.`,
+		Long: `Asks the guests: processor time, load, memory, bytes through the network. Without names it asks all running VMs. The
+numbers come from the guest, where a program with root rights can falsify them.`,
 		Example:           "  agentvm stats\n  agentvm stats --json dev",
 		ValidArgsFunction: completeNames(0),
 		RunE: func(cmd *cobra.Command, args []string) error {

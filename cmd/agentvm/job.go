@@ -18,8 +18,8 @@ import (
 	"agentvm/vm"
 )
 
-const jobLong = `Jobs are commands in a VM that agentvm exec -d -n NAME has started. They continue without a client; their output is kept,
-its beginning and its end when it is long, over stop and start of the VM until agentvm job rm.`
+const jobLong = `Jobs are commands in a VM that agentvm exec -d -n NAME has started. They continue without a client. Their output,
+or the beginning and the end of a long one, is kept until agentvm job rm, even when the VM stops and starts.`
 
 const jobExample = `  id=$(agentvm exec -d -n dev "make test")
   agentvm job logs -f dev $id
@@ -70,7 +70,7 @@ func (c *cli) jobListCommand() *cobra.Command {
 	var asJSON bool
 	command := &cobra.Command{
 		Use: "ls [flags] [NAME...]", Aliases: []string{"list"}, Short: "List the commands of VMs", ValidArgsFunction: completeNames(0),
-		Long: "Lists the commands that run in VMs, in all without a NAME, and those of exec -d that have ended; of a VM that does not run those that are left.",
+		Long: "Lists the commands that run in VMs, and those of exec -d that have ended; without a NAME in all VMs. Of a stopped VM it lists those that are left.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			list := []jobInfo{}
 			err := each(args, func(name string) error {
@@ -178,8 +178,8 @@ func (c *cli) jobLogsCommand() *cobra.Command {
 	var tail int
 	command := &cobra.Command{
 		Use: "logs [flags] NAME ID", Short: "Print what a job has written", Args: counted(2, 2), ValidArgsFunction: completeJobs(1),
-		Long: `Prints both of a job's streams, each to the one of the same kind here. Of long output the beginning and the end are
-kept; what is missing is said on standard error.`,
+		Long: `Prints a job's standard output and standard error, each to the same stream here. Of long output the beginning and the end are
+kept; a message on standard error says how much is missing.`,
 		Example: "  agentvm job logs dev 1a2b3c4d\n  agentvm job logs -f dev 1a2b3c4d",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := newSession(shellInterruptWindow)
@@ -305,8 +305,8 @@ func (c *cli) jobAttachCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "attach [flags] NAME ID", Short: "Follow a job and type into it", Args: counted(2, 2), ValidArgsFunction: completeJobs(1),
 		Long: `Prints a job's output from its beginning, or from --from, until it ends, passes signals and, when it was started with
--i or -t, standard input on, and exits with its code. It is left, and lives on, by a second Ctrl-C within three seconds, or by ~. at the start of a line when it
-has a terminal.`,
+-i or -t, standard input on, and exits with its code. To leave the job, which then runs on, press Ctrl-C twice within three seconds or, when it has a terminal,
+type ~. at the start of a line.`,
 		Example: "  agentvm job attach dev $(agentvm exec -dt -n dev sh)",
 	}
 	command.Flags().Uint64Var(&from, "from", 0, "leave out the first `BYTES` of the output")
@@ -349,7 +349,7 @@ func (c *cli) attachJob(ctx context.Context, name, id string, from uint64, input
 func (c *cli) jobWaitCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "wait NAME ID", Short: "Wait for a job and exit with its code", Args: counted(2, 2), ValidArgsFunction: completeJobs(1),
-		Long: "Waits until a job has ended and exits with its exit code, 124 when its time was over, 125 when that is not known.",
+		Long: "Waits until a job has ended and exits with its exit code: 124 when its time was over, 125 when the code is not known.",
 	}
 	return runs(command, func(ctx context.Context, args []string) error {
 		s := newSession(shellInterruptWindow)

@@ -17,9 +17,9 @@ import (
 	"agentvm/vm"
 )
 
-const logsLong = `Prints the log of a VM's daemon: how it was started, what went wrong, how it ended; with --console what the kernel has
-printed since the boot, as far as it is kept; with --sidecar what a sidecar has written in its last run, each stream to its own, with -f
-also in its next runs. What commands print is in agentvm job logs.`
+const logsLong = `Prints the log of a VM's daemon: how it was started, what went wrong, how it ended. With --console it prints the kernel's output
+since the boot, as far as it is kept; with --sidecar a sidecar's output in its last run, standard output and standard error separately,
+and with -f also in its next runs. agentvm job logs prints the output of commands.`
 
 func (c *cli) logsCommand() *cobra.Command {
 	var follow, console bool
@@ -181,7 +181,7 @@ func (c *cli) printSidecar(ctx context.Context, name, sidecar string, follow boo
 	}
 }
 
-const waitLong = `Waits until VMs do not run any more and says how each ended. The exit code is 1 when one was not stopped: when it has failed, or its daemon was killed.`
+const waitLong = `Waits until VMs have ended and says how each ended. The exit code is 1 when one was not stopped but failed, or its daemon was killed.`
 
 func (c *cli) waitCommand() *cobra.Command {
 	return &cobra.Command{

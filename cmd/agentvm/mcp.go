@@ -22,12 +22,12 @@ import (
 	"agentvm/internal/api/mcp"
 )
 
-const mcpLong = `Serves a named VM to an agent by the Model Context Protocol, on standard input and output: ten tools that run commands, look after them, read
+const mcpLong = `Serves a named VM to an agent by the Model Context Protocol, on standard input and output: ten tools that run and manage commands, read
 and write files, explain and narrow the network policy or ask the user for more, make snapshots and forks, and list and forward ports.
-agentvm mcp install writes the configuration that has an agent's program start it.
+agentvm mcp install writes the configuration that makes an agent's program start it.
 
 The VM is made when a tool first needs it, as agentvm start would make it with the same flags and the project file, except that it stops after 30
-minutes without use unless --idle-timeout says otherwise. It keeps its files, and continues when the agent has gone. Without --vm its name is made of
+minutes without use unless --idle-timeout says otherwise. It keeps its files, and continues when the agent has gone. Without --vm its name comes from
 the current directory's. Tools reach it and its forks and restored snapshots, which are called NAME-..., and no other VM.
 
 Commands run in the first mounted directory. In mounts the guest cannot change the files by which agents' programs are configured.

@@ -18,16 +18,16 @@ import (
 	"agentvm/vm"
 )
 
-const mcpHookLong = `Is a PreToolUse hook of Claude Code that sends the commands of its Bash tool to the VM of agentvm mcp with the same flags.
+const mcpHookLong = `Serves as a PreToolUse hook of Claude Code, and sends the commands of its Bash tool to the VM of agentvm mcp with the same flags.
 agentvm mcp install claude-code --hook configures both.
 
-It reads the call as JSON from standard input, and answers with JSON: with the command that runs agentvm mcp hook with the flags and, behind --, the
-agent's command; or that a tool is refused which would run commands on this host (Monitor, PowerShell). Other tools get no answer. What the agent runs
+It reads the call as JSON from standard input, and answers with JSON: with a command that runs agentvm mcp hook with the flags and, after --, the
+agent's command; or with a refusal, for a tool that would run commands on this host (Monitor, PowerShell). Other tools get no answer. What the agent runs
 needs the user's consent only where the VM can change files of this host: in a mount that is neither :ro nor :cow. When the hook itself fails it exits
-with 2, with which Claude Code does not run the call.
+with 2, and Claude Code does not run the call.
 
-With a command behind -- it runs that by /bin/sh -c in the VM, in the mounted directory that the current one is, and exits with its exit code, or
-with 125 when agentvm itself fails. The VM starts when it does not run.`
+With a command after -- it runs that with /bin/sh -c in the VM, in the mounted directory that corresponds to the current one, and exits with the
+command's exit code, or with 125 when agentvm itself fails. It starts the VM when that does not run.`
 
 const mcpHookExample = `  agentvm mcp install claude-code --hook -- --mount .:/work:cow
   agentvm mcp hook --mount .:/work:cow <call.json

@@ -11,16 +11,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/BurntSushi/toml"
 	"github.com/spf13/cobra"
 
 	"agentvm/internal/api/mcp"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/hostpath"
+	"agentvm/internal/host/tomlfile"
 	"agentvm/internal/httpserver"
 )
 
@@ -41,8 +40,8 @@ func (c *cli) serveHTTP(ctx context.Context, server *mcp.Server, f *mcpFlags) er
 	})
 }
 
-const mcpInstallLong = `Adds agentvm mcp, with the flags behind --, to the configuration of an agent's program. What is written is shown first, and
-written when you agree; --yes writes it without asking. Other entries, and the file's comments and order, stay as they are. With --hook the
+const mcpInstallLong = `Adds agentvm mcp, with the flags after --, to the configuration of an agent's program. It shows first what it would write, and
+writes it when you agree; --yes writes it without asking. Other entries, and the file's comments and order, stay as they are. With --hook the
 commands of Claude Code's Bash tool run in the VM, too: see agentvm mcp hook.
 
   claude-code  .mcp.json of the current directory; with --hook also .claude/settings.local.json
@@ -122,7 +121,7 @@ func (c *cli) mcpInstallCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVarP(&yes, "yes", "y", false, "write without asking")
-	command.Flags().BoolVar(&hook, "hook", false, "with claude-code: have the commands of its Bash tool run in the VM, too")
+	command.Flags().BoolVar(&hook, "hook", false, "with claude-code: run the commands of its Bash tool in the VM, too")
 	return command
 }
 
@@ -208,8 +207,8 @@ func writeClientFile(path string, text []byte) error {
 
 // serverEntry is what starts this program.
 type serverEntry struct {
-	Command string   `json:"command" toml:"command"`
-	Args    []string `json:"args" toml:"args"`
+	Command string   `json:"command"`
+	Args    []string `json:"args"`
 }
 
 func newServerEntry(program string, args []string) serverEntry {
@@ -218,6 +217,13 @@ func newServerEntry(program string, args []string) serverEntry {
 
 func (e serverEntry) equal(o serverEntry) bool {
 	return e.Command == o.Command && slices.Equal(e.Args, o.Args)
+}
+
+// isTable says whether a table of TOML is the entry.
+func (e serverEntry) isTable(v any) bool {
+	table, _ := v.(map[string]any)
+	args, _ := table["args"].([]any)
+	return table["command"] == e.Command && slices.EqualFunc(args, e.Args, func(a any, b string) bool { return a == b })
 }
 
 // addServer returns what adds the entry to the object of servers that a JSON object has by a key.
@@ -355,7 +361,7 @@ func addJSON(was []byte, path []string, name string, value any, has func(place j
 // indent is what is before the members of an object at a depth of a JSON text.
 func indent(depth int) string { return strings.Repeat("  ", depth+1) }
 
-// jsonStart returns where the members begin of the object or array that a JSON object has at the end of a path of names.
+// jsonStart returns where the members of an object or array begin, which a path of names finds in a JSON object.
 func jsonStart(text []byte, path []string) (int64, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	for {
@@ -381,23 +387,15 @@ func jsonStart(text []byte, path []string) (int64, error) {
 
 // addTOML is addServer for the configuration of Codex.
 func addTOML(was []byte, program string, args []string) (entry string, text []byte, err error) {
-	type servers struct {
-		Servers map[string]serverEntry `toml:"mcp_servers"`
-	}
 	ours := newServerEntry(program, args)
-	var b bytes.Buffer
-	encoder := toml.NewEncoder(&b)
-	encoder.Indent = ""
-	if err := encoder.Encode(servers{map[string]serverEntry{mcpServer: ours}}); err != nil {
-		return "", nil, err
-	}
-	entry = strings.TrimPrefix(b.String(), "[mcp_servers]\n")
-	var file servers
-	if _, err := toml.Decode(string(was), &file); err != nil {
+	entry = "[mcp_servers." + mcpServer + "]\ncommand = " + tomlfile.Value(ours.Command) + "\nargs = " + tomlfile.Value(ours.Args) + "\n"
+	file, err := tomlfile.Parse("line", was)
+	if err != nil {
 		return entry, nil, err
 	}
-	if now, there := file.Servers[mcpServer]; there {
-		if now.equal(ours) {
+	servers, _ := file.Tree["mcp_servers"].(map[string]any)
+	if now, there := servers[mcpServer]; there {
+		if ours.isTable(now) {
 			return entry, nil, nil
 		}
 		return entry, nil, fmt.Errorf("it has another entry mcp_servers.%s: remove that one first", mcpServer)
@@ -406,10 +404,7 @@ func addTOML(was []byte, program string, args []string) (entry string, text []by
 		text = append(bytes.TrimRight(text, "\n"), "\n\n"...)
 	}
 	text = append(text, entry...)
-	file = servers{}
-	// An inline table cannot be continued, which our decoder does not mind.
-	inline := regexp.MustCompile(`(?m)^[ \t]*["']?mcp_servers["']?[ \t]*=`).Match(was)
-	if _, err := toml.Decode(string(text), &file); err != nil || inline || !file.Servers[mcpServer].equal(ours) {
+	if _, err := tomlfile.Parse("line", text); err != nil { // as in the case of an inline table, which cannot be continued
 		return entry, nil, errors.New("the entry does not fit into it: add it by hand")
 	}
 	return entry, text, nil

@@ -10,13 +10,13 @@ import (
 	"agentvm/internal/share/mount"
 )
 
-const mountLong = `Shows further directories of the host to a VM that runs, as --mount of agentvm start does, and takes them away again. A mount that is
-added is there until it is removed, the VM stops, or its guest restarts: later starts, forks and snapshots do not have it, and the VM is not
-hibernated meanwhile. Each has a process of its own on the host, which can reach that directory alone.`
+const mountLong = `Shows further directories of the host to a running VM, as --mount of agentvm start does, and takes them away again. An added mount
+lasts until it is removed, the VM stops, or its guest restarts: later starts, forks and snapshots do not have it, and the VM does not
+hibernate meanwhile. Each has a process of its own on the host, which can reach that directory alone.`
 
 func (c *cli) mountCommand() *cobra.Command {
 	command := &cobra.Command{
-		Use: "mount", Short: "Add and remove mounts of VMs that run", Long: mountLong,
+		Use: "mount", Short: "Add and remove mounts of running VMs", Long: mountLong,
 		Example: "  agentvm mount add dev .:/src\n  agentvm mount ls dev\n  agentvm mount rm dev /src",
 	}
 	command.AddCommand(c.mountAddCommand(), c.mountRemoveCommand(), c.mountListCommand())
@@ -25,7 +25,7 @@ func (c *cli) mountCommand() *cobra.Command {
 
 func (c *cli) mountAddCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "add NAME HOST[:GUEST][:ro|:cow]...", Short: "Show directories of the host to a VM that runs", Long: mountLong,
+		Use: "add NAME HOST[:GUEST][:ro|:cow]...", Short: "Show directories of the host to a running VM", Long: mountLong,
 		Example: "  agentvm mount add dev .:/src\n  agentvm mount add dev /data:/data:ro",
 		Args:    counted(2, 0), ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -59,8 +59,8 @@ func (c *cli) mountRemoveCommand() *cobra.Command {
 	var force bool
 	command := &cobra.Command{
 		Use: "rm [flags] NAME GUEST...", Short: "Take added directories of the host away from a VM",
-		Long: `Unmounts directories that mount add has added, by their paths in the VM. While programs in the VM use one, it stays: with --force they get errors
-from then on, and what they have not written back is lost.`,
+		Long: `Unmounts directories that mount add has added, by their paths in the VM. A directory that programs in the VM use stays mounted; with --force
+those programs get errors from then on, and what they have not written back is lost.`,
 		Example: "  agentvm mount rm dev /src", Args: counted(2, 0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return withVM(cmd.Context(), args[0], func(v *client.VM) error {
@@ -74,7 +74,7 @@ from then on, and what they have not written back is lost.`,
 			})
 		},
 	}
-	command.Flags().BoolVarP(&force, "force", "f", false, "also while programs in the VM use it, or do not answer")
+	command.Flags().BoolVarP(&force, "force", "f", false, "unmount it even while programs in the VM use it, or do not answer")
 	command.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) (list []string, _ cobra.ShellCompDirective) {
 		if len(args) == 0 {
 			return completeRunning(1)(cmd, args, prefix)
@@ -95,8 +95,8 @@ from then on, and what they have not written back is lost.`,
 
 func (c *cli) mountListCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls NAME", Short: "List the mounts of a VM that runs",
-		Long:    "Prints the mounts of a VM, a line each, those that were added with a remark.",
+		Use: "ls NAME", Short: "List the mounts of a running VM",
+		Long:    "Prints the mounts of a VM, a line each, and marks those that were added.",
 		Example: "  agentvm mount ls dev",
 		Args:    counted(1, 1), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

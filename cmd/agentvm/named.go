@@ -233,14 +233,16 @@ func (c *cli) daemonCommand() *cobra.Command {
 	var dir string
 	var owned bool
 	run := &cobra.Command{
-		Use: "run --dir DIR NAME", Short: "Run the daemon of a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		Use: "run --dir DIR NAME", Short: "Run the daemon of a VM", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dir == "" {
 				return errors.New("--dir is missing: agentvm start starts a daemon")
 			}
-			// Most daemons wait most of the time: what their start needed is the host's again soon.
-			trim := time.AfterFunc(5*time.Second, debug.FreeOSMemory)
-			defer trim.Stop()
+			// Most daemons wait most of the time: what their start needed is the host's again soon, and what the verification of their base needed
+			// when that is over.
+			for _, after := range []time.Duration{5 * time.Second, 15 * time.Second} {
+				defer time.AfterFunc(after, debug.FreeOSMemory).Stop()
+			}
 			return daemon.Run(cmd.Context(), daemon.Store{Dir: dir, Version: version, Owned: owned}, args[0])
 		},
 	}
@@ -271,7 +273,7 @@ func (c *cli) daemonCommand() *cobra.Command {
 	waker.Flags().StringVar(&woken, "dir", "", "directory of the store of VMs")
 	var served string
 	server := &cobra.Command{
-		Use: "mount --dir DIR NAME", Short: "Serve a mount that was added to a VM", Args: cobra.ExactArgs(1), ValidArgsFunction: completeNames(1),
+		Use: "mount --dir DIR NAME", Short: "Serve a mount that was added to a VM", Args: counted(1, 1), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if served == "" {
 				return errors.New("--dir is missing: agentvm mount add starts the server")

@@ -17,7 +17,7 @@ A VM reaches every public address unless flags of exec say otherwise: --net MODE
   *.alpinelinux.org:443         every name below that one
   140.82.112.0/20:22,443/tcp    addresses, two ports
   [2606:4700::]/32              IPv6 in brackets
-  *:25                          a port of everything, as for --deny
+  *:25                          a port of every host, for --deny
 
 A policy file has the same:
 
@@ -43,7 +43,7 @@ func (c *cli) netCheckCommand() *cobra.Command {
 		Use: "check POLICY.toml", Short: "Check a policy file and explain it",
 		Long:    "Prints the policy in one line. Exits with 1, and names file, line and column, when the file is wrong.",
 		Example: "  agentvm net check policy.toml",
-		Args:    cobra.ExactArgs(1),
+		Args:    counted(1, 1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			policy, err := readPolicy(args[0])
 			if err == nil {

@@ -10,17 +10,18 @@ import (
 
 	"agentvm/client"
 	"agentvm/egress"
+	"agentvm/internal/settings"
 	"agentvm/vm"
 )
 
-const netSetLong = `Replaces the policy of a VM that runs, at once: connections that the new policy denies are cut before the command returns.
+const netSetLong = `Replaces the policy of a running VM at once: connections that the new policy denies are cut before the command returns.
 Later starts of the VM have the new policy, too. The flags are those of agentvm start; the ports of --host-port cannot change
 while the VM runs.`
 
 func (c *cli) netSetCommand() *cobra.Command {
 	var f policyFlags
 	command := &cobra.Command{
-		Use: "set NAME [flags]", Short: "Replace the policy of a VM that runs", Long: netSetLong,
+		Use: "set NAME [flags]", Short: "Replace the policy of a running VM", Long: netSetLong,
 		Example: "  agentvm net set dev --net allowlist --allow pypi.org:443\n  agentvm net set dev --net none\n  agentvm net set dev --policy policy.toml",
 		Args:    counted(1, 1), ValidArgsFunction: completeRunning(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -28,7 +29,7 @@ func (c *cli) netSetCommand() *cobra.Command {
 			case len(f.hostPorts) > 0:
 				return errors.New("--host-port cannot change while the VM runs: stop it and start it with the port")
 			case !f.set():
-				return errors.New("give the new policy: --net, --allow, --allow-sni, --deny or --policy (agentvm net allow and net deny add to the one that holds)")
+				return fmt.Errorf("give the new policy: --net, --policy, %s (agentvm net allow and net deny add to the one that holds)", settings.RuleFlags())
 			}
 			var n vm.Network
 			if err := f.apply(&n); err != nil {
@@ -42,15 +43,15 @@ func (c *cli) netSetCommand() *cobra.Command {
 	return command
 }
 
-const netAllowLong = `Adds allow rules to the policy of a VM that runs; with --remove takes them away again. Deny rules that name the same are
-not touched, and win. In mode public a rule has an effect only when it opens one private address.`
+const netAllowLong = `Adds allow rules to the policy of a running VM; with --remove it removes them again. Deny rules for the same targets stay,
+and win. In mode public a rule has an effect only when it opens one private address.`
 
-const netDenyLong = `Adds deny rules to the policy of a VM that runs; with --remove takes them away again. Connections that the rules deny are
+const netDenyLong = `Adds deny rules to the policy of a running VM; with --remove it removes them again. Connections that the rules deny are
 cut before the command returns.`
 
 func (c *cli) netAllowCommand() *cobra.Command {
 	var named bool
-	command := c.netRuleCommand("allow", "Let a VM that runs reach more", netAllowLong, func(p *egress.Policy) *[]egress.Rule {
+	command := c.netRuleCommand("allow", "Let a running VM reach more", netAllowLong, func(p *egress.Policy) *[]egress.Rule {
 		p.Mode = p.Effective() // the first rule does not turn mode public into an allowlist
 		if named {
 			return &p.AllowSNI
@@ -62,7 +63,7 @@ func (c *cli) netAllowCommand() *cobra.Command {
 }
 
 func (c *cli) netDenyCommand() *cobra.Command {
-	return c.netRuleCommand("deny", "Let a VM that runs reach less, and cut what is open", netDenyLong, func(p *egress.Policy) *[]egress.Rule {
+	return c.netRuleCommand("deny", "Let a running VM reach less, and cut open connections", netDenyLong, func(p *egress.Policy) *[]egress.Rule {
 		p.Mode = p.Effective()
 		return &p.Deny
 	})

@@ -18,8 +18,8 @@ import (
 )
 
 const netExplainLong = `Says whether a VM with these flags could connect to HOST:PORT, and why. Nothing is started and nothing is
-sent: a name is decided by its rules alone. With --resolve it is looked up as the host does, and each of its addresses
-is decided as well. With -n NAME a VM that runs is asked about its own policy, and about the ports that it may connect to.
+sent: a name is decided by its rules alone. With --resolve the host's resolver looks it up, and each of its addresses
+is decided as well. -n NAME asks a running VM about its own policy, and about the ports to which it may connect.
 
 Exits with 0 when the connection is allowed, with 1 when it is denied, and with 125 when there is no answer.`
 
@@ -39,11 +39,11 @@ func (c *cli) netExplainCommand() *cobra.Command {
 		Long: netExplainLong,
 		Example: "  agentvm net explain --allow '*.pypi.org:443' files.pypi.org:443\n  agentvm net explain --policy policy.toml --resolve example.com:443\n" +
 			"  agentvm net explain 192.168.1.1:53/udp\n  agentvm net explain dev pypi.org:443",
-		Args: cobra.ExactArgs(1),
+		Args: counted(1, 1),
 	}
 	flags := command.Flags()
 	flags.SortFlags = false
-	nameFlag(command, &name, "ask the VM of this `NAME`, which runs, about its own policy")
+	nameFlag(command, &name, "ask the running VM of this `NAME` about its own policy")
 	f.register(flags)
 	flags.BoolVar(&resolve, "resolve", false, "look the name up with the host's resolver")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
@@ -89,7 +89,7 @@ func (f *explainFlags) config() (c vm.Config, err error) {
 }
 
 func explain(ctx context.Context, f *explainFlags, text string, resolve bool) (*explanation, error) {
-	t, err := parseTarget(text)
+	t, err := parseDestination(text)
 	if err != nil {
 		return nil, err
 	}
@@ -128,15 +128,15 @@ func (c *cli) printExplanation(e *explanation, asJSON bool) error {
 	return nil
 }
 
-// target is a destination as the user writes it.
-type target struct {
+// destination is a destination as the user writes it.
+type destination struct {
 	host     string
 	port     uint16
 	protocol string
 }
 
-// parseTarget reads HOST:PORT[/tcp|/udp], with an IPv6 address in brackets.
-func parseTarget(text string) (target, error) {
+// parseDestination reads HOST:PORT[/tcp|/udp], with an IPv6 address in brackets.
+func parseDestination(text string) (destination, error) {
 	rest, protocol, named := strings.Cut(text, "/")
 	if !named {
 		protocol = egress.TCP
@@ -145,31 +145,31 @@ func parseTarget(text string) (target, error) {
 	port, portErr := parsePort(digits)
 	switch {
 	case protocol != egress.TCP && protocol != egress.UDP:
-		return target{}, fmt.Errorf("%q: the protocol is %q; want tcp or udp", text, protocol)
+		return destination{}, fmt.Errorf("%q: the protocol is %q; want tcp or udp", text, protocol)
 	case err != nil || host == "":
-		return target{}, fmt.Errorf("%q: want HOST:PORT or HOST:PORT/udp, as pypi.org:443 or [2606:4700::1111]:53/udp", text)
+		return destination{}, fmt.Errorf("%q: want HOST:PORT or HOST:PORT/udp, as pypi.org:443 or [2606:4700::1111]:53/udp", text)
 	case portErr != nil:
-		return target{}, fmt.Errorf("%q: the port is %q; want 1 to 65535", text, digits)
+		return destination{}, fmt.Errorf("%q: the port is %q; want 1 to 65535", text, digits)
 	}
-	return target{host, port, protocol}, nil
+	return destination{host, port, protocol}, nil
 }
 
 // resolveTime is how long a name may take.
 const resolveTime = 10 * time.Second
 
 // resolve returns the addresses of a name, or none when the host is an address already.
-func (t target) resolve(ctx context.Context) ([]netip.Addr, error) {
-	if _, err := netip.ParseAddr(t.host); err == nil {
+func (d destination) resolve(ctx context.Context) ([]netip.Addr, error) {
+	if _, err := netip.ParseAddr(d.host); err == nil {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()
-	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", t.host)
+	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip", d.host)
 	if err != nil {
 		return nil, fmt.Errorf("--resolve: %w", err)
 	}
 	if len(list) == 0 {
-		return nil, errors.New("--resolve: " + t.host + " has no address")
+		return nil, errors.New("--resolve: " + d.host + " has no address")
 	}
 	for i, a := range list {
 		list[i] = a.Unmap()

@@ -14,7 +14,8 @@ import (
 )
 
 const netFlowsLong = `Prints the connections that a file of --net-log records, those that are open and those that have ended. While the
-VM runs the file grows, so this is the state of now. With the NAME of a VM that runs (-n NAME where a file is called the same) it prints its open connections.`
+VM runs the file grows, so this is the state of the moment. With the NAME of a running VM (-n NAME where a file has the same name) it
+prints the VM's open connections.`
 
 // flowState says whether a recorded flow is open, and how it ended otherwise.
 type flowState string
@@ -47,7 +48,7 @@ func (c *cli) netFlowsCommand() *cobra.Command {
 		Use: "flows [flags] NAME | FILE", Short: "Print the connections of a network log, or of a running VM",
 		Long:    netFlowsLong,
 		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\" & sleep 5; agentvm net flows --open net.jsonl\n  agentvm net flows dev",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    counted(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, vm, err := fileOrName(name, args)
 			switch {
@@ -69,7 +70,7 @@ func (c *cli) netFlowsCommand() *cobra.Command {
 			return printFlows(c.stdout, list)
 		},
 	}
-	nameFlag(command, &name, "ask the VM of this `NAME`, which runs, for the connections that are open")
+	nameFlag(command, &name, "ask the running VM of this `NAME` for its open connections")
 	command.Flags().BoolVar(&open, "open", false, "only those that are open")
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
 	return command

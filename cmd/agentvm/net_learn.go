@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -16,20 +17,20 @@ import (
 )
 
 const netLearnLong = `Runs a command in a fresh VM as exec does, with a network that lets every public address through, and prints
-afterwards, on standard error, the smallest allowlist with which the same would have passed: as flags, and as agentvm.toml.
-Deny rules hold meanwhile, and so does everything that holds always: the host and private networks are out of reach, unless
+afterwards, on standard error, the smallest allowlist that would have let the same through: as flags, and as agentvm.toml.
+Deny rules hold meanwhile, and so does everything that always holds: the host and private networks are out of reach, unless
 --net open is given. The exit code is the command's.
 
-With -n NAME it learns from what is kept of a VM that agentvm start has started, with --from from a file of --net-log; then the
-policy is on standard output.
+With -n NAME it learns from the records of a VM that agentvm start has started, with --from from a file of --net-log; then it
+prints the policy on standard output.
 
 Connections are tied to the names that the VM looked up for them; one for which it looked up none is a rule for an address.
 Every rule is for the ports and the protocol that were used. With --wildcards, several names below one become *.NAME, but
-never below a suffix in which everybody can register a name.
+never below a suffix under which anyone can register a name.
 
-A rule like NAME:*/icmp lets a name be looked up that was never connected to.
+A rule such as NAME:*/icmp is for a name that the VM looked up but never connected to.
 
-While it learns, a VM can send what it has to any public address: learn from commands that you trust.`
+While it learns, a VM can send its data to any public address: learn from commands that you trust.`
 
 type learnFlags struct {
 	execFlags
@@ -126,8 +127,8 @@ func (f *learnFlags) permissive(command *cobra.Command, readProject func(*cobra.
 		switch {
 		case mode != egress.Public && mode != egress.Open:
 			return failure{fmt.Errorf("--net %s: learning is to let things through: want public or open", mode), exitOwnFailure}
-		case len(f.allow)+len(f.allowSNI) > 0:
-			return failure{errors.New("--allow, --allow-sni: learning lets every public address through: leave it out"), exitOwnFailure}
+		case slices.ContainsFunc(f.allowing(), func(list string) bool { return len(*f.rules[list]) > 0 }):
+			return failure{fmt.Errorf("--%s: learning lets every public address through: leave it out", strings.Join(f.allowing(), ", --")), exitOwnFailure}
 		case withoutNetwork(f.flags):
 			return failure{errors.New("--no-network: without a network card there is nothing to learn"), exitOwnFailure}
 		}
@@ -137,7 +138,10 @@ func (f *learnFlags) permissive(command *cobra.Command, readProject func(*cobra.
 		if err := readProject(command, args); err != nil {
 			return err
 		}
-		f.mode, f.allow, f.allowSNI, f.policyFile = string(mode), nil, nil, ""
+		f.mode, f.policyFile = string(mode), ""
+		for _, list := range f.allowing() {
+			*f.rules[list] = nil
+		}
 		return nil
 	}
 }
@@ -156,7 +160,7 @@ func (c *cli) learnFromRun(ctx context.Context, f *learnFlags, args []string) er
 			record(e)
 		}
 	}
-	result, denied, err := c.runWith(ctx, &f.vmFlags, watch, command, f.terminal, execInterruptWindow)
+	result, denied, err := c.runTarget(ctx, c.fresh(&f.vmFlags, watch), command, f.terminal, execInterruptWindow)
 	if result == nil {
 		return err // nothing has run from which it could learn
 	}

@@ -17,9 +17,10 @@ import (
 	"agentvm/egress"
 )
 
-const netLogLong = `Prints what a file of --net-log records: every connection, DNS query and denial, in one line each. Lines that are no
-records are left out and counted. With the NAME of a VM that agentvm start has started (-n NAME where a file is called the same) it prints what is kept of it, whether it runs or not: start
-has no need of --net-log for that, which keeps everything and says whose each connection was.`
+const netLogLong = `Prints what a file of --net-log records: every connection, DNS query and denial, in one line each. Lines that are not
+records are left out and counted. With the NAME of a VM that agentvm start has started (-n NAME where a file has the same name) it prints
+the VM's recent records, whether it runs or not. Such a VM does not need --net-log for that; --net-log keeps everything, and the program
+of each connection.`
 
 // logFilter says which events of a log are wanted.
 type logFilter struct {
@@ -33,7 +34,7 @@ func (c *cli) netLogCommand() *cobra.Command {
 		Use: "log [flags] NAME | FILE", Short: "Print a network log, or the one of a named VM",
 		Long:    netLogLong,
 		Example: "  agentvm exec --net-log net.jsonl \"apk add curl\"\n  agentvm net log --denied net.jsonl\n  agentvm net log -f net.jsonl\n  agentvm net log -f dev",
-		Args:    cobra.MaximumNArgs(1),
+		Args:    counted(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file, vm, err := fileOrName(name, args)
 			switch {

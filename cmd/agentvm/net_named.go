@@ -86,7 +86,7 @@ func printLiveFlows(w io.Writer, list []liveFlow) error {
 
 // explainNamed asks a VM what its policy decides.
 func explainNamed(ctx context.Context, name, text string) (*explanation, error) {
-	t, err := parseTarget(text)
+	t, err := parseDestination(text)
 	if err != nil {
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 const networkLong = `Makes and removes networks of VMs. VMs that are started with --network NAME reach each other there, and no other VM reaches them:
-as VM or VM.NAME, by TCP, UDP and ping, at any port that --listen-allow and --listen-deny permit, servers on 127.0.0.1 excepted. A
-VM without a name reaches the others and is not reached. What a VM reaches besides, agentvm net decides.`
+as VM or VM.NAME, by TCP, UDP and ping, at any port that --listen-allow and --listen-deny permit, except servers on 127.0.0.1. A
+VM without a name reaches the others and is not reached. agentvm net decides what else a VM reaches.`
 
 func (c *cli) networkCommand() *cobra.Command {
 	command := &cobra.Command{
@@ -22,7 +22,7 @@ func (c *cli) networkCommand() *cobra.Command {
 	}
 	var asJSON bool
 	list := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List networks of VMs", Long: "Prints networks with their subnets and the VMs in them that run.", Args: cobra.NoArgs,
+		Use: "ls", Aliases: []string{"list"}, Short: "List networks of VMs", Long: "Prints networks with their subnets and the running VMs in them.", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			store, err := networks()
 			if err != nil {
@@ -62,7 +62,7 @@ func (c *cli) networkCommand() *cobra.Command {
 			return err
 		},
 	}, list, &cobra.Command{
-		Use: "rm NAME...", Aliases: []string{"remove"}, Short: "Remove networks of VMs", Long: "Removes networks that no VM is in. A VM that is to join one of them cannot start until there is one of the name again.", Args: counted(1, 0),
+		Use: "rm NAME...", Aliases: []string{"remove"}, Short: "Remove networks of VMs", Long: "Removes networks that have no VM in them. A VM that joins such a network cannot start until a network of that name exists again.", Args: counted(1, 0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			store, err := networks()
 			if err != nil {

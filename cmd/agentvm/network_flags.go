@@ -18,25 +18,39 @@ import (
 
 // policyFlags say what a VM may reach.
 type policyFlags struct {
-	mode        string
-	allow, deny []string
-	allowSNI    []string
-	file        string
-	hostPorts   []string
+	mode      string
+	rules     map[string]*[]string // by the names of egress.Policy.Lists
+	file      string
+	hostPorts []string
 }
 
 func (f *policyFlags) register(flags *pflag.FlagSet) {
 	flags.StringVar(&f.mode, "net", "", "what the VM may reach, a `MODE`: public (every public address), allowlist (what --allow names), none, or open (private networks too) (default public, with --allow: allowlist)")
-	flags.StringArrayVar(&f.allow, "allow", nil, "let the VM reach what a `RULE` names: HOST[:PORTS[/tcp|udp|icmp]], where HOST is a name, *.suffix, an address or a network, as pypi.org:443 (may be repeated)")
-	flags.StringArrayVar(&f.allowSNI, "allow-sni", nil, "let the VM reach the names of a `RULE` by TLS or HTTP only, and check in each connection that it names one of them, so that other servers at the same addresses stay closed (may be repeated)")
-	flags.StringArrayVar(&f.deny, "deny", nil, "never let it reach what a `RULE` names, whatever is allowed (may be repeated)")
-	flags.StringVar(&f.file, "policy", "", "read mode and rules from a TOML `FILE`; --allow, --allow-sni and --deny add to it, --net replaces its mode")
+	f.rules = make(map[string]*[]string)
+	for _, s := range settings.Rules() {
+		f.rules[s.Flag] = flags.StringArray(s.Flag, nil, s.Usage)
+	}
+	flags.StringVar(&f.file, "policy", "", "read mode and rules from a TOML `FILE`; "+settings.RuleFlags()+" add to it, --net replaces its mode")
 	flags.StringArrayVar(&f.hostPorts, "host-port", nil, "open this `PORT` of the host's loopback to the VM, at "+egress.HostName+" (may be repeated)")
 }
 
 // set says whether any of the flags is given.
 func (f *policyFlags) set() bool {
-	return f.mode != "" || f.file != "" || len(f.allow)+len(f.allowSNI)+len(f.deny)+len(f.hostPorts) > 0
+	rules := 0
+	for _, texts := range f.rules {
+		rules += len(*texts)
+	}
+	return f.mode != "" || f.file != "" || rules+len(f.hostPorts) > 0
+}
+
+// allowing are the flags of rules that let pass.
+func (f *policyFlags) allowing() (flags []string) {
+	for _, list := range new(egress.Policy).Lists() {
+		if !list.Denies {
+			flags = append(flags, list.Name)
+		}
+	}
+	return flags
 }
 
 // apply puts what the flags say into a network's configuration.
@@ -54,14 +68,12 @@ func (f *policyFlags) apply(n *vm.Network) error {
 	default:
 		return fmt.Errorf("--net %q: want public, allowlist, none or open; --network NAME joins a network of VMs", f.mode)
 	}
-	if n.Policy.Allow, err = appendRules(n.Policy.Allow, "--allow", f.allow); err != nil {
-		return err
-	}
-	if n.Policy.AllowSNI, err = appendRules(n.Policy.AllowSNI, "--allow-sni", f.allowSNI); err != nil {
-		return err
-	}
-	if n.Policy.Deny, err = appendRules(n.Policy.Deny, "--deny", f.deny); err != nil {
-		return err
+	for _, list := range n.Policy.Lists() {
+		if texts := f.rules[list.Name]; texts != nil {
+			if *list.Rules, err = appendRules(*list.Rules, "--"+list.Name, *texts); err != nil {
+				return err
+			}
+		}
 	}
 	for _, text := range f.hostPorts {
 		port, err := parsePort(text)
@@ -161,6 +173,9 @@ func (f *networkFlags) change(c settings.Config, changed func(flag string) bool)
 			}
 		}
 	}
+	if flag := f.given(changed); c.Network.Disabled && !none && flag != "" {
+		return fmt.Errorf("--%s: the VM was made without a network card, so that no flag of the network has a meaning: --no-network=false gives it one", flag)
+	}
 	if f.set() {
 		c.Network.Policy, c.Network.HostPorts = egress.Policy{}, nil
 		if err := f.apply(&c.Network); err != nil {
@@ -168,6 +183,19 @@ func (f *networkFlags) change(c settings.Config, changed func(flag string) bool)
 		}
 	}
 	return changeSettings(c, f.flags, changed)
+}
+
+// given names a flag of the network for which changed holds, "" when there is none.
+func (f *networkFlags) given(changed func(flag string) bool) string {
+	for _, s := range settings.All() {
+		if s.Part == settings.OfNetwork && f.flags.Lookup(s.Flag) != nil && changed(s.Flag) && s.Key != "network.disabled" {
+			return s.Flag
+		}
+	}
+	if f.file != "" {
+		return "policy"
+	}
+	return ""
 }
 
 // withoutNetwork reports whether the user wants a VM without a network card.

@@ -122,25 +122,25 @@ func TestNetworkFlagsThatAreRefused(t *testing.T) {
 func TestParseTarget(t *testing.T) {
 	tests := []struct {
 		text string
-		want target // zero: refused
+		want destination // zero: refused
 	}{
-		{"pypi.org:443", target{"pypi.org", 443, "tcp"}},
-		{"pypi.org:443/tcp", target{"pypi.org", 443, "tcp"}},
-		{"192.0.2.1:53/udp", target{"192.0.2.1", 53, "udp"}},
-		{"[2606:4700::1111]:53/udp", target{"2606:4700::1111", 53, "udp"}},
-		{"pypi.org", target{}},
-		{":443", target{}},
-		{"pypi.org:https", target{}},
-		{"pypi.org:0", target{}},
-		{"pypi.org:443/sctp", target{}},
-		{"2606:4700::1111:53", target{}},
-		{"https://pypi.org", target{}},
-		{"", target{}},
+		{"pypi.org:443", destination{"pypi.org", 443, "tcp"}},
+		{"pypi.org:443/tcp", destination{"pypi.org", 443, "tcp"}},
+		{"192.0.2.1:53/udp", destination{"192.0.2.1", 53, "udp"}},
+		{"[2606:4700::1111]:53/udp", destination{"2606:4700::1111", 53, "udp"}},
+		{"pypi.org", destination{}},
+		{":443", destination{}},
+		{"pypi.org:https", destination{}},
+		{"pypi.org:0", destination{}},
+		{"pypi.org:443/sctp", destination{}},
+		{"2606:4700::1111:53", destination{}},
+		{"https://pypi.org", destination{}},
+		{"", destination{}},
 	}
 	for _, test := range tests {
 		t.Run(test.text, func(t *testing.T) {
-			got, err := parseTarget(test.text)
-			if got != test.want || (err == nil) != (test.want != target{}) {
+			got, err := parseDestination(test.text)
+			if got != test.want || (err == nil) != (test.want != destination{}) {
 				t.Errorf("%+v, %v; want %+v", got, err, test.want)
 			}
 		})

@@ -27,8 +27,8 @@ import (
 	"agentvm/vm"
 )
 
-const podLong = `Boots a VM and serves it to the gateway of a Kubernetes cluster, which makes it a client's sandbox: the entry point of a warm pod. deploy/ has the
-manifests. The pod ends its sandbox, and this command ends, when the gateway says so.
+const podLong = `Boots a VM and serves it to the gateway of a Kubernetes cluster, which makes it a client's sandbox. It is the entry point of a warm pod; deploy/ has
+the manifests. The pod ends its sandbox, and this command ends, when the gateway says so.
 
 Requests need a ticket that the gateway has signed for this pod. --gateway-key is the public key; the pod has no secret of the cluster. Its
 identifier is the variable POD_UID, which the pod's manifest sets from metadata.uid.`

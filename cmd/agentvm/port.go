@@ -13,21 +13,21 @@ import (
 	"agentvm/vm"
 )
 
-const portLong = `Opens and closes ports of the host that lead into a VM that runs, as -p of agentvm start does: others on the host, or with an
-ADDRESS its neighbours, reach them. Later starts of the VM have them, too. Many servers of developers listen at 127.0.0.1 of the VM
-alone: 8080:localhost:3000 leads there. port-forward leads a port to the VM for as long as that command runs.`
+const portLong = `Opens and closes ports of the host that lead into a running VM, as -p of agentvm start does: other programs of the host, or with an
+ADDRESS its neighbours, reach them. Later starts of the VM have them, too. Many development servers listen only at 127.0.0.1 of the VM:
+8080:localhost:3000 leads there. port-forward leads a port to the VM for as long as that command runs.`
 
 func (c *cli) portCommand() *cobra.Command {
 	command := &cobra.Command{
-		Use: "port", Short: "Open and close ports of VMs that run", Long: portLong,
+		Use: "port", Short: "Open and close ports of running VMs", Long: portLong,
 		Example: "  agentvm port add dev 8080:80\n  agentvm port add dev 8080:localhost:3000\n  agentvm port add dev 9000-9009:9000-9009\n  agentvm port rm dev 8080",
 	}
 	command.AddCommand(&cobra.Command{
-		Use: "add NAME [ADDRESS:]PORT:[localhost:]GUESTPORT[/udp]...", Short: "Lead ports of the host into a VM that runs", Long: portLong,
+		Use: "add NAME [ADDRESS:]PORT:[localhost:]GUESTPORT[/udp]...", Short: "Lead ports of the host into a running VM", Long: portLong,
 		Example: "  agentvm port add dev 8080:80", Args: counted(2, 0), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.addPorts(cmd.Context(), args[0], args[1:]) },
 	}, &cobra.Command{
-		Use: "rm NAME [ADDRESS:]PORT[/udp]...", Short: "Close ports of a VM that runs", Long: "Closes ports of the host that lead into a VM, and cuts their connections. Later starts of the VM do not open them.",
+		Use: "rm NAME [ADDRESS:]PORT[/udp]...", Short: "Close ports of a running VM", Long: "Closes ports of the host that lead into a VM, and cuts their connections. Later starts of the VM do not open them.",
 		Example: "  agentvm port rm dev 8080", Args: counted(2, 0), ValidArgsFunction: completeNames(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return c.removePorts(cmd.Context(), args[0], args[1:]) },
 	}, &cobra.Command{

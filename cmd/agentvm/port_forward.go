@@ -11,13 +11,13 @@ import (
 	"agentvm/nat"
 )
 
-const portForwardLong = `Leads ports of the host to servers in a VM that runs, until Ctrl-C. [ADDRESS:]PORT:GUESTPORT listens on 127.0.0.1 unless an
-ADDRESS is given; port 0 takes one that is free; GUESTPORT alone is the same port on both sides; a range is 8000-8009:9000-9009. What it
-listens on is printed, a line each.
+const portForwardLong = `Leads ports of the host to servers in a running VM, until Ctrl-C. [ADDRESS:]PORT:GUESTPORT listens on 127.0.0.1 unless an
+ADDRESS is given; port 0 takes one that is free; GUESTPORT alone is the same port on both sides; a range is 8000-8009:9000-9009. It prints the
+addresses on which it listens, a line each.
 
-Servers of TCP are reached as programs of the VM reach them, at 127.0.0.1 or ::1: they need not listen on other addresses. With /udp
-datagrams are led to the VM's address, where servers at 127.0.0.1 alone do not listen; who sends none for two minutes is forgotten.
-Ports that are to be led for as long as the VM runs are for agentvm start -p.`
+It reaches servers of TCP as programs of the VM do, at 127.0.0.1 or ::1: they need not listen on other addresses. With /udp
+datagrams go to the VM's address, where servers at 127.0.0.1 alone do not listen; a sender is forgotten after two minutes without a datagram.
+Use agentvm start -p for ports that last for as long as the VM runs.`
 
 func (c *cli) portForwardCommand() *cobra.Command {
 	return &cobra.Command{

@@ -15,8 +15,8 @@ import (
 	"agentvm/vm"
 )
 
-const portsLong = `Lists what listens in a VM, with --all its connections, too. The guest's own kernel says so. Nothing of this is reached from
-outside of the VM except by agentvm port-forward, agentvm fetch and previews, which are its owner's, and by the ports of -p.`
+const portsLong = `Lists what listens in a VM, and with --all its connections, too, as the guest's kernel reports them. From outside the VM these
+servers are reached only by agentvm port-forward, agentvm fetch and previews, which are the owner's, and by the ports of -p.`
 
 // socketLine is what ports --json prints of a socket.
 type socketLine struct {
@@ -47,7 +47,7 @@ func (c *cli) portsCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON array")
-	command.Flags().BoolVar(&all, "all", false, "also sockets that do not listen")
+	command.Flags().BoolVar(&all, "all", false, "show sockets that do not listen, too")
 	return command
 }
 

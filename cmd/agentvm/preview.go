@@ -13,10 +13,10 @@ import (
 )
 
 const previewLong = `Links to servers in VMs, for a person with a browser. Whoever has a link sees what the server on one port of one VM serves, until the
-link expires or is revoked; other people do not, and nothing else of the VM is shown. Links are for browsers on the host: they lead to its loopback.
+link expires or is revoked. Other people do not, and the link shows nothing else of the VM. Links are for browsers on the host: they lead to its loopback.
 
-A link stays good while its VM is stopped and started again, and while a snapshot of the VM is restored under the VM's name. It leads to no other
-VM that has the name later.`
+A link stays valid when its VM stops and starts again, and when a snapshot of the VM is restored under the VM's name. It never leads to another
+VM that gets the name later.`
 
 const previewExample = `  agentvm preview create dev 3000
   agentvm preview create dev 3000 --expires 10m
@@ -69,10 +69,10 @@ func linkTo(p preview.Preview, of client.Identity, state linkState) link {
 }
 
 const previewCreateLong = `Makes a link to a port of a VM that runs, and prints it. With it a browser on the host sees what listens there, as if it were
-http://localhost:PORT in the VM. It is good for an hour unless --expires says otherwise, and for 24 hours at most, or what
+http://localhost:PORT in the VM. It is valid for an hour unless --expires says otherwise, and for 24 hours at most, or as long as
 the VM's agentvm.toml says ([preview] max-expires-in-seconds).
 
-The link is a secret: whoever has it needs no other.`
+The link is a secret: whoever has it needs nothing else.`
 
 func (c *cli) previewCreateCommand() *cobra.Command {
 	var lifetime time.Duration
@@ -91,7 +91,7 @@ func (c *cli) previewCreateCommand() *cobra.Command {
 			return withVM(cmd.Context(), args[0], func(v *client.VM) error { return c.createPreview(cmd.Context(), v, port, lifetime, asJSON) })
 		},
 	}
-	durationFlag(command.Flags(), &lifetime, "expires", "", 0, "how long the link is good, such as 10m or 2h (default 1h)")
+	durationFlag(command.Flags(), &lifetime, "expires", "", 0, "how long the link is valid, such as 10m or 2h (default 1h)")
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	return command
 }

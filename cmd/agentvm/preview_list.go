@@ -18,7 +18,7 @@ import (
 	"agentvm/internal/network/preview"
 )
 
-const previewListLong = `Lists the links that are good, with their secrets.
+const previewListLong = `Lists the valid links, with their secrets.
 
   ready     the VM runs
   stopped   it does not; the link works again when it is started again
@@ -84,8 +84,8 @@ func printLinks(w io.Writer, list []link, now time.Time) error {
 	return table.Flush()
 }
 
-const previewRevokeLong = `Ends links at once: what is being seen through them, too. A link is named by its ID or by itself; NAME ends all of a VM, --all those of
-all VMs. To revoke what has been revoked is no error.`
+const previewRevokeLong = `Ends links at once, and cuts the connections through them. Name a link by its ID or its URL; NAME ends all links of a VM, --all those of
+all VMs. Revoking a link twice is not an error.`
 
 func (c *cli) previewRevokeCommand() *cobra.Command {
 	var all bool
@@ -152,7 +152,7 @@ func revokeOne(ctx context.Context, store *preview.Store, list []preview.Preview
 	return 0, fmt.Errorf("%w: %s (agentvm preview ls lists them)", preview.ErrUnknown, what)
 }
 
-// tokenIn returns the token of a link, and a text that is no link as it is.
+// tokenIn returns the token of a link, and any other text as it is.
 func tokenIn(text string) string {
 	rest, is := strings.CutPrefix(text, "http://")
 	if !is {
@@ -170,7 +170,7 @@ func tokenIn(text string) string {
 func (c *cli) previewOpenCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "open ID", Short: "Open a link in the host's browser", Args: counted(1, 1), ValidArgsFunction: completeLinks(false),
-		Long:    "Prints a link and has the host's browser open it, by a file that is there for 15 seconds or until Ctrl-C: command lines are no secret.",
+		Long:    "Prints a link and opens it in the host's browser, by a file that exists for 15 seconds or until Ctrl-C: command lines are not secret.",
 		Example: "  agentvm preview open 0a1b2c3d4e5f6",
 		RunE:    func(cmd *cobra.Command, args []string) error { return c.openLink(cmd.Context(), args[0]) },
 	}

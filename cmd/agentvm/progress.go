@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
+	"github.com/charmbracelet/x/ansi"
 	"golang.org/x/term"
 
 	"agentvm/images"
@@ -21,14 +21,26 @@ type progress struct {
 	delay time.Duration // before it shows other work than images; see newProgress
 
 	mu     sync.Mutex
-	what   string // the last bar's
-	began  time.Time
-	bars   *mpb.Progress
-	bar    *mpb.Bar
-	passes bool        // the bar is removed when it is done
+	what   string      // the last one
+	began  time.Time   // of the first work
 	timer  *time.Timer // of waiting
+	line   *progressLine
+	over   []string // lines that stay, and are not written yet
+	stop   chan struct{}
+	drawn  chan struct{} // closed when draw has ended; nil: it has not begun
 	closed bool
 }
+
+// progressLine is what the terminal's last line says.
+type progressLine struct {
+	what        string
+	done, total int64 // bytes; 0: not known
+	since       time.Time
+	passes      bool // it is removed when it is over
+}
+
+// progressPause is the time between two drawings.
+const progressPause = 150 * time.Millisecond
 
 // progressDelay keeps what is soon over from flickering.
 const progressDelay = time.Second
@@ -78,35 +90,112 @@ func (p *progress) show(what string, done, total int64, passes bool) {
 		p.what = what
 		return
 	}
-	if p.bars == nil {
-		p.bars = mpb.New(mpb.WithOutput(p.out), mpb.WithWidth(60))
-	}
-	if p.bar == nil || what != p.what {
+	if p.line == nil || what != p.what {
 		p.end()
-		p.what, p.passes = what, passes
-		name := mpb.PrependDecorators(decor.Name(what, decor.WCSyncSpaceR))
-		if total > 0 || !passes {
-			p.bar = p.bars.AddBar(total, name, mpb.AppendDecorators(decor.CountersKibiByte("% .1f / % .1f")))
-		} else {
-			count := decor.Any(func(s decor.Statistics) string {
-				if s.Current == 0 {
-					return ""
-				}
-				return bytesText(s.Current) + " "
-			})
-			p.bar = p.bars.AddSpinner(0, name, mpb.BarWidth(1), mpb.AppendDecorators(count, decor.Elapsed(decor.ET_STYLE_MMSS)))
-		}
+		p.what, p.line = what, &progressLine{what: what, since: time.Now(), passes: passes}
 	}
+	p.line.done = done
 	if total > 0 {
-		p.bar.SetTotal(total, false)
+		p.line.total = total
 	}
-	p.bar.SetCurrent(done)
+	if p.drawn == nil {
+		p.stop, p.drawn = make(chan struct{}), make(chan struct{})
+		go p.draw()
+	}
 }
 
+// end is called with mu held.
 func (p *progress) end() {
-	if p.bar != nil {
-		p.bar.Abort(p.passes)
+	if p.line != nil && !p.line.passes {
+		p.over = append(p.over, p.line.text(time.Now()))
 	}
+	p.line = nil
+}
+
+// draw writes the line again and again, and once more after stop. It writes without mu, because a terminal may take nothing for long.
+func (p *progress) draw() {
+	defer close(p.drawn)
+	tick := time.NewTicker(progressPause)
+	defer tick.Stop()
+	width := 0 // of what is on the line
+	for stopped := false; ; {
+		p.mu.Lock()
+		lines, last := p.over, ""
+		p.over = nil
+		if p.line != nil {
+			last = p.line.text(time.Now())
+		}
+		p.mu.Unlock()
+		columns, _, err := term.GetSize(int(p.out.Fd()))
+		if err != nil || columns < 2 {
+			columns = 80
+		}
+		var text strings.Builder
+		write := func(line string) {
+			line = ansi.Truncate(line, columns-1, "…")
+			cells := ansi.StringWidth(line)
+			text.WriteString("\r" + line + strings.Repeat(" ", max(0, min(width, columns-1)-cells)))
+			width = cells
+		}
+		for _, line := range lines {
+			write(line)
+			text.WriteString("\n")
+			width = 0
+		}
+		if last != "" {
+			write(last)
+		} else if width > 0 {
+			write("")
+			text.WriteString("\r")
+		}
+		_, _ = io.WriteString(p.out, text.String())
+		if stopped {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-p.stop:
+			stopped = true
+		}
+	}
+}
+
+// text is the line at a moment.
+func (l *progressLine) text(now time.Time) string {
+	what := printable(l.what)
+	if l.total > 0 || !l.passes {
+		return fmt.Sprintf("%s [%s] %s / %s", what, progressBar(l.done, l.total), binaryText(l.done), binaryText(l.total))
+	}
+	count := ""
+	if l.done > 0 {
+		count = bytesText(l.done) + " "
+	}
+	took := now.Sub(l.since)
+	return fmt.Sprintf("%s %c %s%02d:%02d", what, `|/-\`[took/progressPause%4], count, int(took.Minutes()), int(took.Seconds())%60)
+}
+
+// progressBar is a bar of 40 characters.
+func progressBar(done, total int64) string {
+	const width = 40
+	n := 0
+	if total > 0 {
+		n = int(float64(min(max(done, 0), total)) / float64(total) * width)
+	}
+	if n == width {
+		return strings.Repeat("=", width)
+	}
+	return strings.Repeat("=", n) + ">" + strings.Repeat("-", width-1-n)
+}
+
+func binaryText(n int64) string {
+	value, unit := float64(n), "B"
+	for _, next := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if value < 1024 {
+			break
+		}
+		value, unit = value/1024, next
+	}
+	return fmt.Sprintf("%.1f %s", value, unit)
 }
 
 func size(total int64) string {
@@ -116,20 +205,22 @@ func size(total int64) string {
 	return fmt.Sprintf(" (%.1f MB)", float64(total)/1e6)
 }
 
-// close ends the bars and waits until the last of them is drawn. Nothing is shown afterwards. It may be called again.
+// close ends the line and waits until all is drawn. Nothing is shown afterwards. It may be called again.
 func (p *progress) close() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.timer != nil {
 		p.timer.Stop()
 	}
-	if p.closed || p.bars == nil {
-		p.closed = true
-		return
+	drawn := p.drawn
+	if !p.closed && drawn != nil {
+		p.end()
+		close(p.stop)
 	}
 	p.closed = true
-	p.end()
-	p.bars.Wait()
+	p.mu.Unlock()
+	if drawn != nil {
+		<-drawn
+	}
 }
 
 // counting passes writes on and shows how many bytes there were.

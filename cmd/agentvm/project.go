@@ -62,7 +62,7 @@ func addMask(text *string, mask string) error {
 	return nil
 }
 
-// registerProject registers the flags about the project file, and has it read before the command runs.
+// registerProject registers the flags about the project file, which is then read before the command runs.
 func (f *vmFlags) registerProject(command *cobra.Command) {
 	flags := command.Flags()
 	flags.Bool("no-project", false, "do not read "+settings.Name+" of this directory or one above it")
@@ -120,8 +120,14 @@ func isMade(name string) bool {
 	return err == nil
 }
 
-// policySettings are those that --policy replaces.
-var policySettings = []string{"network.mode", "network.allow", "network.allow-sni", "network.deny"}
+// policySettings are the keys of those that --policy replaces.
+func policySettings() []string {
+	keys := []string{"network.mode"}
+	for _, s := range settings.Rules() {
+		keys = append(keys, s.Key)
+	}
+	return keys
+}
 
 // isFromFile reports whether a flag gets its value from a project file, if that has one: the user has not given it, nor one that replaces it.
 func isFromFile(flags *pflag.FlagSet, s settings.Setting) bool {
@@ -130,7 +136,7 @@ func isFromFile(flags *pflag.FlagSet, s settings.Setting) bool {
 		return false
 	case s.Part == settings.OfNetwork && withoutNetwork(flags):
 		return false
-	case flags.Changed("policy") && slices.Contains(policySettings, s.Key):
+	case flags.Changed("policy") && slices.Contains(policySettings(), s.Key):
 		return false
 	}
 	return true
@@ -139,7 +145,7 @@ func isFromFile(flags *pflag.FlagSet, s settings.Setting) bool {
 // givesPolicy reports whether a part of the network policy is from the file. A mode of the user's replaces the file's.
 func givesPolicy(flags *pflag.FlagSet, file *settings.File) bool {
 	return !flags.Changed("net") && slices.ContainsFunc(settings.All(), func(s settings.Setting) bool {
-		return slices.Contains(policySettings, s.Key) && len(file.Values[s.Key]) > 0 && isFromFile(flags, s)
+		return slices.Contains(policySettings(), s.Key) && len(file.Values[s.Key]) > 0 && isFromFile(flags, s)
 	})
 }
 
@@ -201,7 +207,7 @@ func realPath(path string) string {
 	}
 }
 
-const configLong = `Prints what a VM that is started in this directory would be like: the settings of ` + settings.Name + `, changed by the
+const configLong = `Prints the settings of a VM that is started in this directory: those of ` + settings.Name + `, changed by the
 flags that are given, as such a file. With --check it prints nothing but what is wrong.`
 
 func (c *cli) configCommand() *cobra.Command {

@@ -150,8 +150,8 @@ func (p projectPast) beyond(now settings.Grants, apart ...string) (list []string
 	return list
 }
 
-// end makes now what is compared with the next time.
-func (p projectPast) end(now settings.Grants) error {
+// end makes now what is compared with the next time; found is false where no file holds.
+func (p projectPast) end(now settings.Grants, found bool) error {
 	if p.gone != "" {
 		if err := p.memory.save(p.gone, now); err != nil {
 			return err
@@ -159,6 +159,9 @@ func (p projectPast) end(now settings.Grants) error {
 	}
 	if len(p.uses) == 1 && p.known && reflect.DeepEqual(p.uses[0], now) {
 		return nil
+	}
+	if !found && !p.known && p.dir == filepath.Dir(p.dir) {
+		return nil // the root, where the search for a file has ended: it is above all other projects, which would be compared with it
 	}
 	return p.memory.save(p.dir, now)
 }
@@ -182,7 +185,7 @@ func compareProject(command *cobra.Command, file *settings.File, found, trusted 
 	var apart []string
 	shows, learns := command.Name() == "config", command.Name() == "learn"
 	if learns { // with a policy of its own
-		apart = policySettings
+		apart = policySettings()
 	}
 	beyond := past.beyond(now, apart...)
 	if len(beyond) > 0 && !trusted {
@@ -197,7 +200,7 @@ func compareProject(command *cobra.Command, file *settings.File, found, trusted 
 	if shows || learns || !found && len(beyond) == 0 {
 		return nil // config starts nothing, and what learn leaves out has not been agreed to
 	}
-	if err := past.end(now); err != nil {
+	if err := past.end(now, found); err != nil {
 		fmt.Fprintf(command.ErrOrStderr(), "agentvm: what %s gives is not noted for the next use: %v\n", file.Path, err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,6 +97,22 @@ func TestProjectElsewhere(t *testing.T) {
 	}
 	use(t, "network.mode")
 	t.Chdir(dir)
+	use(t, "")
+}
+
+// TestNoProjectIsNotOfOthers removes a file, so that the search for one ends at the root, and agrees to that; another project is used for the first
+// time all the same.
+func TestNoProjectIsNotOfOthers(t *testing.T) {
+	dir := inProject(t, strict)
+	use(t, "")
+	if err := errors.Join(os.Remove(settings.Name), os.Remove(".git")); err != nil {
+		t.Fatal(err)
+	}
+	use(t, "no agentvm.toml holds in "+dir)
+	use(t, "", "--trust-project")
+	use(t, "")
+	t.Chdir(t.TempDir())
+	write(t, settings.Name, strict)
 	use(t, "")
 }
 

@@ -119,7 +119,7 @@ func (p *projectPlace) extend(before *settings.File, add settings.Network) (bool
 	if len(past.beyond(before.Grants(realPath))) > 0 {
 		return true, nil
 	}
-	if err := past.end(after.Grants(realPath)); err != nil {
+	if err := past.end(after.Grants(realPath), true); err != nil {
 		return true, fmt.Errorf("%s is written, but what it gives is not noted for the next use: %w", p.path, err)
 	}
 	return true, nil

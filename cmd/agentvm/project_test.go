@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"agentvm/egress"
 	"agentvm/images/storetest"
 	"agentvm/internal/settings"
 )
@@ -59,11 +60,11 @@ func TestProjectFlags(t *testing.T) {
 		want     vmFlags
 	}{
 		{"all", ".", nil, "1G", vmFlags{mounts: []string{src}, env: []string{"A=1", "B=2"},
-			networkFlags: networkFlags{policyFlags: policyFlags{allow: []string{"pypi.org"}, deny: []string{"*:25"}}}}},
+			networkFlags: networkFlags{policyFlags: policyFlags{rules: rulesOf("pypi.org", "*:25")}}}},
 		{"from below", "sub", []string{"--no-network"}, "1G", vmFlags{mounts: []string{src}, env: []string{"A=1", "B=2"}}},
 		{"flags replace", ".", []string{"--memory", "2G", "-m", "sub:/x", "--mask", "y", "-e", "C=3", "--allow", "a.org"}, "2G", vmFlags{
 			mounts: []string{"sub:/x:mask=y:mask=secret"}, env: []string{"C=3"},
-			networkFlags: networkFlags{policyFlags: policyFlags{allow: []string{"a.org"}, deny: []string{"*:25"}}}}},
+			networkFlags: networkFlags{policyFlags: policyFlags{rules: rulesOf("a.org", "*:25")}}}},
 		{"none", ".", []string{"--no-project"}, "512M", vmFlags{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -77,11 +78,26 @@ func TestProjectFlags(t *testing.T) {
 			}
 			got := vmFlags{mounts: f.mounts, env: f.env, networkFlags: networkFlags{policyFlags: f.policyFlags}}
 			compare := cmp.AllowUnexported(vmFlags{}, networkFlags{}, policyFlags{}, changesFlags{})
+			if tc.want.rules == nil {
+				tc.want.rules = rulesOf("", "")
+			}
 			if diff := cmp.Diff(tc.want, got, compare); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
+}
+
+// rulesOf are the rules of flags, at most one of each kind.
+func rulesOf(allow, deny string) map[string]*[]string {
+	rules := make(map[string]*[]string)
+	for _, list := range new(egress.Policy).Lists() {
+		rules[list.Name] = new([]string)
+		if text := map[string]string{"allow": allow, "deny": deny}[list.Name]; text != "" {
+			*rules[list.Name] = []string{text}
+		}
+	}
+	return rules
 }
 
 func TestProjectErrors(t *testing.T) {
@@ -100,11 +116,13 @@ func TestProjectErrors(t *testing.T) {
 		{"port for neighbours", `ports = ["0.0.0.0:80:80"]`, ":1:10: ", true},
 		{"private networks", "[network]\nmode = \"open\"", ":2:8: ", true},
 		{"addresses", "[network]\nallow = [\"10.0.0.0/8:22\"]", ":2:10: ", true},
+		{"a private network", "network.allow-private = [\"10.1.0.0/16\"]", ":1:26: ", true},
 		{"bad socket", `sockets = ["/run/s:x"]`, ":1:12: socket", false},
 		{"socket", `sockets = ["s:/run/s"]`, ":1:12: ", true},
 		{"certificate elsewhere", `ca-cert = "/etc/ca.pem"`, ":1:11: ", true},
 		{"certificate by a link", `ca-cert = "link/ca.pem"`, ":1:11: ", true},
 		{"memory of the host", `host-memory = "2G"`, ":1:15: ", true},
+		{"connections", "[network]\nmax-connections = 1025", ":2:19: more than 1024 connections", true},
 		{"ports of the host", "network.host-ports = [5432]", ":1:23: ", true},
 		{"a name's address", "network.hosts = [\"pypi.org:192.0.2.7\"]", ":1:18: ", true},
 		{"other VMs", "network.join = [\"lab\"]", ":1:17: ", true},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -17,7 +16,7 @@ import (
 // with a writable mount can change it. So, unless it is trusted, it cannot give more of the host than its own directory.
 func checkProject(file *settings.File, trusted bool) error {
 	p := projectCheck{file, trusted}
-	for _, check := range []func() error{p.memory, p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets, p.secrets} {
+	for _, check := range []func() error{p.amounts, p.mounts, p.env, p.masks, p.ports, p.access, p.network, p.certificate, p.sockets, p.secrets} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -38,11 +37,16 @@ func (p projectCheck) requireTrust(key string, item int, what string) error {
 	return p.Errorf(key, item, "%s: a project file cannot give that by itself: --trust-project lets it, --no-project leaves it out", what)
 }
 
-func (p projectCheck) memory() error {
-	if size, _ := settings.ParseSize(p.Value("host-memory"), 20); size <= vm.DefaultHostMemory { // package settings has checked the text
-		return nil
+// amounts checks the settings of which more than the default needs trust.
+func (p projectCheck) amounts() error {
+	for _, s := range settings.All() {
+		if what := s.NeedsTrust(p.File); what != "" {
+			if err := p.requireTrust(s.Key, -1, what); err != nil {
+				return err
+			}
+		}
 	}
-	return p.requireTrust("host-memory", -1, fmt.Sprintf("more than %d MiB of the host's memory besides the VM's own", vm.DefaultHostMemory>>20))
+	return nil
 }
 
 func (p projectCheck) mounts() error {
@@ -181,25 +185,18 @@ func (p projectCheck) network() error {
 			return err
 		}
 	}
-	for i, text := range p.Values["network.deny"] {
-		if _, err := egress.ParseRule(text); err != nil {
-			return p.Errorf("network.deny", i, "%w", err)
-		}
-	}
-	for i, text := range p.Values["network.allow-sni"] {
-		if _, err := egress.ParseRule(text); err != nil {
-			return p.Errorf("network.allow-sni", i, "%w", err)
-		}
-	}
-	for i, text := range p.Values["network.allow"] {
-		if _, err := egress.ParseRule(text); err != nil {
-			return p.Errorf("network.allow", i, "%w", err)
-		}
-		if !isAddress(text) {
-			continue
-		}
-		if err := p.requireTrust("network.allow", i, "addresses, which may be of a private network"); err != nil {
-			return err
+	for _, list := range new(egress.Policy).Lists() {
+		key := "network." + list.Name
+		for i, text := range p.Values[key] {
+			if _, err := egress.ParseRule(text); err != nil {
+				return p.Errorf(key, i, "%w", err)
+			}
+			if list.Denies || !isAddress(text) {
+				continue
+			}
+			if err := p.requireTrust(key, i, "addresses, which may be of a private network"); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

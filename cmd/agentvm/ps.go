@@ -16,7 +16,7 @@ import (
 	"agentvm/vm"
 )
 
-const psLong = `Lists VMs that run, boot or stop, and those that have failed or whose daemon was killed; with -a also those that were stopped.
+const psLong = `Lists VMs that run, boot or stop, and those that have failed or whose daemon was killed; with -a stopped VMs, too.
 
   starting                      its daemon is just beginning
   booting, running, stopping    as it says
@@ -27,7 +27,7 @@ const psLong = `Lists VMs that run, boot or stop, and those that have failed or 
   crashed                       its daemon was killed; agentvm start NAME starts it again
   unreachable                   its daemon lives and does not answer
 
-SIDECARS counts those that run of those that are to; --json says how each is: starting, running, waiting to be started again, over.`
+SIDECARS counts the running ones of all that should run; --json has the state of each: starting, running, waiting to start again, over.`
 
 // vmStatus is what ps --json and inspect print of a VM.
 type vmStatus struct {
@@ -97,7 +97,7 @@ func (c *cli) psCommand() *cobra.Command {
 		},
 	}
 	flags := command.Flags()
-	flags.BoolVarP(&all, "all", "a", false, "also those that were stopped")
+	flags.BoolVarP(&all, "all", "a", false, "list stopped VMs, too")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON array")
 	flags.BoolVarP(&quiet, "quiet", "q", false, "print names only")
 	return command

@@ -19,7 +19,7 @@ import (
 )
 
 const replayLong = `Shows a recording of agentvm exec --record FILE: commands, their output, changes of files and what the network policy
-decided, in the time that it took. Characters with which a program could do something to the terminal are shown as
+decided, in the time that it took. Characters with which a program could control the terminal are shown as
 ^X; with --raw they reach it.`
 
 func recordFlag(flags *pflag.FlagSet, path *string) {
@@ -63,7 +63,7 @@ type replay struct {
 func (c *cli) replayCommand() *cobra.Command {
 	var f replay
 	command := &cobra.Command{
-		Use: "replay [flags] FILE", Short: "Show a recording of exec --record", Long: replayLong, Args: cobra.ExactArgs(1),
+		Use: "replay [flags] FILE", Short: "Show a recording of exec --record", Long: replayLong, Args: counted(1, 1),
 		Example: "  agentvm replay session.jsonl --idle-limit 1s\n  agentvm replay session.jsonl --cast session.cast\n  agentvm replay session.jsonl --json",
 	}
 	flags := command.Flags()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,8 +20,8 @@ import (
 const sandboxdLong = `Boots a VM and serves it by the runtime API of Kubernetes' agent-sandbox (sandboxd): processes over gRPC, files and probes over HTTP. Commands run
 in the VM, and files are the VM's; both belong to the directory --root-dir. The VM ends with the server, which ends on Ctrl-C or SIGTERM.
 
-The protocol knows no keys: whoever reaches the ports has the VM. By default they are on this host's loopback. In a pod, where a readiness probe comes
-from outside and a NetworkPolicy says who else may, give --listen-host 0.0.0.0.`
+The protocol has no keys: whoever reaches the ports controls the VM. By default the ports are on this host's loopback. In a pod, where a readiness
+probe comes from outside and a NetworkPolicy limits who else may connect, give --listen-host 0.0.0.0.`
 
 const sandboxdExample = `  agentvm sandboxd
   agentvm sandboxd --listen-host 0.0.0.0 --allow pypi.org
@@ -47,8 +48,8 @@ func (c *cli) sandboxdCommand() *cobra.Command {
 	flags.Uint16Var(&f.grpc, "grpc-port", 9090, "`PORT` of processes; 0 takes one that is free")
 	flags.Uint16Var(&f.rest, "rest-port", 8080, "`PORT` of files and probes; 0 takes one that is free")
 	flags.StringVar(&f.root, "root-dir", "/workspace", "the `DIRECTORY` of the VM that clients see; it is made")
-	flags.StringVar(&f.prefix, "metadata-env-prefix", "SANDBOX_", "variables of this process that GET /v1/metadata tells begin so; names and values that look like secrets are left out")
-	durationFlag(flags, &f.shutdown, "shutdown-timeout", "", 10*time.Second, "how long requests have to end in when the server ends")
+	flags.StringVar(&f.prefix, "metadata-env-prefix", "SANDBOX_", "GET /v1/metadata shows the variables of this process that begin with this prefix; names and values that look like secrets are left out")
+	durationFlag(flags, &f.shutdown, "shutdown-timeout", "", 10*time.Second, "how long requests may take to end when the server ends")
 	flags.StringArrayVar(&f.hosts, "host", nil, "a `NAME` under which clients reach the server, besides localhost and addresses (may be repeated)")
 	f.audit.register(flags)
 	f.register(command)
@@ -69,10 +70,10 @@ func isSecretVariable(name, value string) bool {
 			return true
 		}
 	}
-	return urlPassword.MatchString(value)
+	return urlPassword().MatchString(value)
 }
 
-var urlPassword = regexp.MustCompile(`://[^/?#\s]*:[^/?#\s]*@`)
+var urlPassword = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`://[^/?#\s]*:[^/?#\s]*@`) })
 
 // serveSandbox serves until it is interrupted.
 func (c *cli) serveSandbox(ctx context.Context, f *sandboxdFlags) (err error) {

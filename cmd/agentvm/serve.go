@@ -19,10 +19,10 @@ import (
 const serveLong = `Serves the VMs of the store over HTTP: make, start, stop and remove them, run commands and jobs, read and write files, change the network policy,
 forward ports, make snapshots and forks. GET /openapi.json describes the operations, /healthz says that the server runs, and /metrics counts.
 
-Clients send a key, "Authorization: Bearer KEY". --key-file, which only you may read, has one or more, each on a line, with a name for the log before it if you like;
-without it the server makes one and prints it on standard error. Whoever has a key has what the user of this server has of its VMs, and
-none of the host's files: mounts cannot be made over HTTP. --net, --allow and the like say what VMs reach at most: a client can ask for less, and
-a VM or snapshot that reaches more is not started.
+Clients send a key, "Authorization: Bearer KEY". --key-file, which only you may read, has one or more keys, each on a line, with a name for the log before
+it if you like; without it the server makes a key and prints it on standard error. Whoever has a key can do with this server's VMs what its user can, but
+reaches none of the host's files: mounts cannot be made over HTTP. --net, --allow and the like limit what VMs reach: a client can ask for less, and
+a VM or snapshot that reaches more does not start.
 
 The server listens at this host's loopback unless it has a certificate. VMs outlive it.`
 

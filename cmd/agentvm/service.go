@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -18,10 +19,10 @@ import (
 	"agentvm/internal/daemon/service"
 )
 
-const serviceLong = `Starts VMs when you log in, or when the computer starts: those that were started with --restart always, also where agentvm stop
-has ended them since. Others stay as they are.
+const serviceLong = `Starts VMs when you log in, or when the computer starts: those that were started with --restart always, even if agentvm stop
+has ended them since. Other VMs stay as they are.
 
-  Linux    a unit of systemd's user manager; loginctl enable-linger has it start with the computer, without a login
+  Linux    a unit of systemd's user manager; loginctl enable-linger makes it start with the computer, without a login
   macOS    an agent of launchd
   Windows  a task of the task scheduler`
 
@@ -34,8 +35,8 @@ func (c *cli) serviceCommand() *cobra.Command {
 func (c *cli) serviceInstallCommand() *cobra.Command {
 	var dry bool
 	command := &cobra.Command{
-		Use: "install [flags]", Short: "Have the system start VMs", Args: cobra.NoArgs,
-		Long: "Writes what has the system start the VMs, for this program and this store (AGENTVM_STORE). What was installed before is replaced.\nNothing is started now: agentvm service start does that.",
+		Use: "install [flags]", Short: "Make the system start VMs", Args: cobra.NoArgs,
+		Long: "Writes the file that makes the system start the VMs, for this program and this store (AGENTVM_STORE). It replaces an earlier\ninstallation. It starts nothing now: agentvm service start does that.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := serviceFile()
 			if err != nil {
@@ -56,7 +57,7 @@ func (c *cli) serviceInstallCommand() *cobra.Command {
 }
 
 // goRun is the path of a program that go run has built.
-var goRun = regexp.MustCompile(`/go-build\d+/b\d+/exe/`)
+var goRun = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`/go-build\d+/b\d+/exe/`) })
 
 // serviceFile describes this program as a service.
 func serviceFile() (f service.File, err error) {
@@ -64,7 +65,7 @@ func serviceFile() (f service.File, err error) {
 	if s.Program, err = os.Executable(); err != nil {
 		return f, err
 	}
-	if goRun.MatchString(filepath.ToSlash(s.Program)) {
+	if goRun().MatchString(filepath.ToSlash(s.Program)) {
 		return f, fmt.Errorf("%s is a program of go run, which will be gone: build agentvm first (go build ./cmd/agentvm)", s.Program)
 	}
 	config, home, err := userDirs()
@@ -151,8 +152,8 @@ func scheduler(args ...string) error {
 
 func (c *cli) serviceUninstallCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "uninstall", Short: "Have the system start no VMs", Args: cobra.NoArgs,
-		Long: "Takes back what install has written. VMs that run stay.",
+		Use: "uninstall", Short: "Stop the system from starting VMs", Args: cobra.NoArgs,
+		Long: "Removes what install has written. Running VMs continue.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f, err := serviceFile()
 			if err != nil {

@@ -50,26 +50,28 @@ var samples = map[string]sample{
 	"labels":            {"a=b", ``, `"labels": {"a": "b"}`, ".labels.a"},
 	"disk-size":         {"2G", `disk-size = "2G"`, `"diskSize": 2147483648`, ".diskSize"},
 
-	"network.mode":          {"none", `mode = "none"`, `"network": {"mode": "none"}`, ".network.policy.mode"},
-	"network.allow":         {"a.org:443", `allow = ["a.org:443"]`, `"network": {"allow": ["a.org:443"]}`, ".network.policy.allow"},
-	"network.allow-sni":     {"a.org:443", `allow-sni = ["a.org:443"]`, `"network": {"allowSNI": ["a.org:443"]}`, ".network.policy.allowSNI"},
-	"network.deny":          {"*:25", `deny = ["*:25"]`, `"network": {"deny": ["*:25"]}`, ".network.policy.deny"},
-	"network.host-ports":    {"5432", `host-ports = [5432]`, ``, ".network.hostPorts"},
-	"network.dns":           {"9.9.9.9", ``, ``, ".network.resolvers"},
-	"network.dns-search":    {"corp.example", ``, ``, ".network.search"},
-	"network.join":          {"lab", `join = ["lab"]`, ``, ".network.networks"},
-	"network.hosts":         {"a.org:192.0.2.1", `hosts = ["a.org:192.0.2.1"]`, ``, ".network.hosts"},
-	"network.proxy":         {"http://192.0.2.1:3128", ``, ``, ".network.proxy"},
-	"network.capture":       {"a.pcap", ``, ``, ".network.capture"},
-	"network.log":           {"a.log", ``, ``, ".network.log"},
-	"network.subnet":        {"10.9.0.0/24", `subnet = "10.9.0.0/24"`, ``, ".network.subnet"},
-	"network.ip":            {"192.168.127.9", `ip = "192.168.127.9"`, ``, ".network.address"},
-	"network.mac":           {"02:00:00:00:00:09", `mac = "02:00:00:00:00:09"`, ``, ".network.mac"},
-	"network.mtu":           {"1400", ``, ``, ".network.mtu"},
-	"network.no-ipv6":       {"true", ``, ``, ".network.disableIPv6"},
-	"network.send-limit":    {"500K", ``, ``, ".network.sendLimit"},
-	"network.receive-limit": {"1M", ``, ``, ".network.receiveLimit"},
-	"network.disabled":      {"true", ``, ``, ".network.disabled"},
+	"network.mode":            {"none", `mode = "none"`, `"network": {"mode": "none"}`, ".network.policy.mode"},
+	"network.allow":           {"a.org:443", `allow = ["a.org:443"]`, `"network": {"allow": ["a.org:443"]}`, ".network.policy.allow"},
+	"network.allow-sni":       {"a.org:443", `allow-sni = ["a.org:443"]`, `"network": {"allowSNI": ["a.org:443"]}`, ".network.policy.allowSNI"},
+	"network.allow-private":   {"10.1.0.0/16:5432", `allow-private = ["10.1.0.0/16:5432"]`, `"network": {"allowPrivate": ["10.1.0.0/16:5432"]}`, ".network.policy.allowPrivate"},
+	"network.deny":            {"*:25", `deny = ["*:25"]`, `"network": {"deny": ["*:25"]}`, ".network.policy.deny"},
+	"network.host-ports":      {"5432", `host-ports = [5432]`, ``, ".network.hostPorts"},
+	"network.dns":             {"9.9.9.9", ``, ``, ".network.resolvers"},
+	"network.dns-search":      {"corp.example", ``, ``, ".network.search"},
+	"network.join":            {"lab", `join = ["lab"]`, ``, ".network.networks"},
+	"network.hosts":           {"a.org:192.0.2.1", `hosts = ["a.org:192.0.2.1"]`, ``, ".network.hosts"},
+	"network.proxy":           {"http://192.0.2.1:3128", ``, ``, ".network.proxy"},
+	"network.capture":         {"a.pcap", ``, ``, ".network.capture"},
+	"network.log":             {"a.log", ``, ``, ".network.log"},
+	"network.subnet":          {"10.9.0.0/24", `subnet = "10.9.0.0/24"`, ``, ".network.subnet"},
+	"network.ip":              {"192.168.127.9", `ip = "192.168.127.9"`, ``, ".network.address"},
+	"network.mac":             {"02:00:00:00:00:09", `mac = "02:00:00:00:00:09"`, ``, ".network.mac"},
+	"network.mtu":             {"1400", ``, ``, ".network.mtu"},
+	"network.no-ipv6":         {"true", ``, ``, ".network.disableIPv6"},
+	"network.send-limit":      {"500K", ``, ``, ".network.sendLimit"},
+	"network.receive-limit":   {"1M", ``, ``, ".network.receiveLimit"},
+	"network.max-connections": {"20", `max-connections = 20`, `"maxConnections": 20`, ".network.limits.tcpFlows"},
+	"network.disabled":        {"true", ``, ``, ".network.disabled"},
 
 	"access.listen-allow":          {"80-90", `listen-allow = ["80-90"]`, ``, ".access.listenAllow"},
 	"access.listen-deny":           {"80", `listen-deny = ["80"]`, ``, ".access.listenDeny"},
@@ -91,12 +93,7 @@ var starters = map[string]func(*cobra.Command) *startFlags{
 // TestSettings sets each setting by each protocol that has it, and finds the same change of the VM's configuration.
 func TestSettings(t *testing.T) {
 	inProject(t, "")
-	server := httptest.NewTLSServer(nil)
-	server.Close()
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	if err := os.WriteFile("ca.pem", certificate, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeCertificate(t)
 	for _, s := range settings.All() {
 		t.Run(s.Key, func(t *testing.T) {
 			in, known := samples[s.Key]
@@ -134,6 +131,17 @@ func TestSettings(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// writeCertificate makes ca.pem.
+func writeCertificate(t *testing.T) {
+	t.Helper()
+	server := httptest.NewTLSServer(nil)
+	server.Close()
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile("ca.pem", certificate, 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -214,4 +222,88 @@ func fields(t *testing.T, c client.Config) map[string]any {
 	}
 	add("", object)
 	return out
+}
+
+// TestSettingsOfKeptVMs starts a VM again that was made with each setting: without flags it is the same; without a network card it has nothing left of the
+// network and all of the rest. A VM that was made without one refuses what would have no meaning.
+func TestSettingsOfKeptVMs(t *testing.T) {
+	inProject(t, "")
+	writeCertificate(t)
+	config := func(t *testing.T, before *client.Config, args ...string) client.Config {
+		t.Helper()
+		c, err := startConfig(t, before, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.StoreDir = ""
+		return c
+	}
+	base, without := config(t, nil), config(t, nil, "--no-network")
+	refused := map[string]string{"image": "the files of dev belong to image alpine", "secrets": "a VM without a network cannot use any"} // by the VM without a card
+	for _, s := range settings.All() {
+		in := samples[s.Key]
+		if in.flag == "" {
+			continue
+		}
+		t.Run(s.Key, func(t *testing.T) {
+			flag := "--" + s.Flag + "=" + in.flag
+			kept := config(t, nil, flag)
+			if diff := cmp.Diff(asJSON(t, kept), asJSON(t, config(t, &kept))); diff != "" {
+				t.Errorf("started again (-first +again):\n%s", diff)
+			}
+			if change := difference(t, config(t, &kept, flag), base); len(change) != 1 || change[in.in] == nil {
+				t.Errorf("started again with %s: %v, want %s", flag, change, in.in)
+			}
+			want := kept
+			want.Network, want.CaptureFile, want.NetworkLog = without.Network, "", ""
+			if got, err := startConfig(t, &kept, "--no-network"); err == nil {
+				got.StoreDir = ""
+				if diff := cmp.Diff(asJSON(t, want), asJSON(t, got)); diff != "" {
+					t.Errorf("started again without a network (-want +got):\n%s", diff)
+				}
+			} else if why := refused[s.Key]; why == "" || !strings.Contains(err.Error(), why) {
+				t.Error(err)
+			}
+			why := refused[s.Key]
+			if s.Part == settings.OfNetwork && s.Key != "network.disabled" {
+				why = "--" + s.Flag + ": the VM was made without a network card"
+			}
+			if got, err := startConfig(t, &without, flag); (err != nil) != (why != "") || err != nil && !strings.Contains(err.Error(), why) {
+				t.Errorf("without a network card, %s gives %+v, %v", flag, got.Network, err)
+			}
+			if s.Part == settings.OfNetwork && s.Key != "network.disabled" {
+				if change := difference(t, config(t, &without, "--no-network=false", flag), base); len(change) != 1 || change[in.in] == nil {
+					t.Errorf("with a card again: %v, want %s", change, in.in)
+				}
+			}
+		})
+	}
+}
+
+// TestSubnetOfKeptVM: the address of the VM belongs to its network of before.
+func TestSubnetOfKeptVM(t *testing.T) {
+	kept, err := startConfig(t, nil, "--subnet", "10.9.0.0/24", "--ip", "10.9.0.9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ args, subnet, address, problem string }{
+		{"", "10.9.0.0/24", "10.9.0.9", ""},
+		{"--subnet 10.8.0.0/24", "10.8.0.0/24", "invalid IP", ""},
+		{"--subnet 10.8.0.0/24 --ip 10.8.0.7", "10.8.0.0/24", "10.8.0.7", ""},
+		{"--ip 10.9.0.7", "10.9.0.0/24", "10.9.0.7", ""},
+		{"--ip 10.8.0.7", "", "", "10.8.0.7"},
+		{"--subnet=", "invalid Prefix", "invalid IP", ""},
+		{"--no-network", "invalid Prefix", "invalid IP", ""},
+		{"--no-network --subnet 10.8.0.0/24", "", "", "--no-network"},
+	} {
+		got, err := startConfig(t, &kept, strings.Fields(c.args)...)
+		switch n := got.Network; {
+		case c.problem != "":
+			if err == nil || !strings.Contains(err.Error(), c.problem) {
+				t.Errorf("%s: %v", c.args, err)
+			}
+		case err != nil || n.Subnet.String() != c.subnet || n.Address.String() != c.address:
+			t.Errorf("%s: %s, %s, %v", c.args, n.Subnet, n.Address, err)
+		}
+	}
 }

@@ -10,8 +10,8 @@ import (
 	"agentvm/vm"
 )
 
-const shellLong = `Boots a VM and opens an interactive shell in it. The VM ends with the shell. With -n NAME the shell is
-one in a VM that agentvm start has started, which runs on.
+const shellLong = `Boots a VM and opens an interactive shell in it. The VM ends with the shell. With -n NAME the shell
+runs in a VM that agentvm start has started, and that runs on.
 
 With a terminal on standard input and output the shell has one too; otherwise it reads commands from standard
 input. Type ~. at the start of a line to stop a VM that no longer answers, or to leave one that has a name.`
@@ -46,7 +46,7 @@ func (c *cli) interactive(ctx context.Context, name string, f *vmFlags, user str
 	command := vm.Command{
 		Args: []string{"/bin/sh", "-l"}, User: user, Stdin: c.stdin, Stdout: c.stdout, Stderr: c.stderr,
 	}
-	result, denied, err := c.runWhere(ctx, name, f, command, isTerminal(c.stdin) && isTerminal(c.stdout), shellInterruptWindow)
+	result, denied, err := c.runTarget(ctx, c.namedOrFresh(name, f), command, isTerminal(c.stdin) && isTerminal(c.stdout), shellInterruptWindow)
 	c.printDenials(f, denied)
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ import (
 )
 
 const snapshotLong = `Snapshots are VMs in files: memory, programs and disk, as they were at one moment. They hold whatever secrets are in a VM's memory.
-They are kept in AGENTVM_STORE. Their memory belongs to the version of agentvm that has written them; their files can be restored without it.`
+They are kept in AGENTVM_STORE. Only the version of agentvm that has written a snapshot can restore its memory; every version can restore its files.`
 
 const snapshotExample = `  agentvm snapshot create dev clean --comment "before the migration"
   agentvm snapshot ls
@@ -51,9 +51,9 @@ func (c *cli) snapshotCreateCommand() *cobra.Command {
 	var stop bool
 	command := &cobra.Command{
 		Use: "create [flags] NAME SNAPSHOT", Short: "Write a running VM into a snapshot", Args: counted(2, 2), ValidArgsFunction: completeNames(1),
-		Long: `Writes a VM that runs, or is paused, into a snapshot. It stands still only for a moment, and while its disk is copied. With --state the
-snapshot is kept in an object store alone; with --stop, too, the VM stands still from the beginning and ends, and a snapshot of that name is
-replaced.`,
+		Long: `Writes a running or paused VM into a snapshot. The VM stands still only for a moment, and while its disk is copied. With --state the
+snapshot is kept only in an object store; with --stop as well, the VM stands still from the beginning and then ends, and the snapshot replaces
+one of the same name.`,
 		Example: "  agentvm snapshot create dev clean --comment \"before the migration\"\n  agentvm snapshot create --state s3://bucket/vms --stop dev dev",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := newSession(shellInterruptWindow)
@@ -68,7 +68,7 @@ replaced.`,
 			return s.explain(c.createSnapshot(ctx, args[0], args[1], comment))
 		},
 	}
-	command.Flags().StringVar(&comment, "comment", "", "a `TEXT` that agentvm snapshot ls shows")
+	command.Flags().StringVar(&comment, "comment", "", "a `TEXT` for agentvm snapshot ls to show")
 	state.register(command.Flags(), "write it into the object store")
 	command.Flags().BoolVar(&stop, "stop", false, "end the VM when it is in the object store")
 	return command
@@ -223,7 +223,7 @@ func (c *cli) snapshotRemoveCommand() *cobra.Command {
 	var state stateFlags
 	command := &cobra.Command{
 		Use: "rm [flags] SNAPSHOT...", Aliases: []string{"remove"}, Short: "Remove snapshots", Args: counted(1, 0), ValidArgsFunction: completeSnapshots(0),
-		Long: "Removes snapshots. VMs that continued from them are not touched. What those in an object store take is freed by agentvm system prune --state.",
+		Long: "Removes snapshots. VMs that continued from them stay. agentvm system prune --state frees the space that removed snapshots take in an object store.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if state.url != "" {
 				return c.removeState(cmd.Context(), state, args)

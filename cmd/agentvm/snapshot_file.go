@@ -24,7 +24,7 @@ func (c *cli) snapshotExportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "export SNAPSHOT FILE", Short: "Write a snapshot as one compressed stream (- for standard output)", Args: counted(2, 2),
 		ValidArgsFunction: completeSnapshots(1),
-		Long:              "Writes a snapshot, with what it is layered on, as one stream, compressed with zstd. Of how its VM was started it has what is neither secret nor about this host.",
+		Long:              "Writes a snapshot, with the layers below it, as one stream, compressed with zstd. The stream has the settings of its VM that are neither secret nor about this host.",
 		Example:           "  agentvm snapshot export clean clean.snap.zst\n  agentvm snapshot export clean - | ssh other agentvm snapshot import - clean",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := newSession(shellInterruptWindow)
@@ -78,7 +78,7 @@ func (c *cli) snapshotImportCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "import [flags] FILE [SNAPSHOT]", Short: "Make a snapshot of an exported one (- for standard input)", Args: counted(1, 2),
 		Long: `Reads what agentvm snapshot export has written, and checks it. Without a name the snapshot gets the file's, up to its first dot. Whoever
-has made the file decides what runs in a VM that continues from it. Without --max-size it may have 32 GiB, and beyond 64 MiB no more than 200
+made the file decides what runs in a VM that continues from it. Without --max-size the snapshot may have 32 GiB, and above 64 MiB at most 200
 times the file's own size.`,
 		Example: "  agentvm snapshot import clean.snap.zst\n  agentvm snapshot import - clean <clean.snap.zst",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,7 +90,7 @@ times the file's own size.`,
 			if maxSize != "" {
 				n, err := settings.ParseSize(maxSize, 20)
 				if err != nil || n == 0 || n > math.MaxInt64 {
-					return fmt.Errorf("--max-size %q: want a size as 768M or 2G", maxSize)
+					return fmt.Errorf("--max-size %q: want a size such as 768M or 2G", maxSize)
 				}
 				limits.Size = int64(n)
 			}
@@ -100,7 +100,7 @@ times the file's own size.`,
 			return s.explain(c.importSnapshot(ctx, args[0], name, limits))
 		},
 	}
-	command.Flags().StringVar(&maxSize, "max-size", "", "the most `BYTES` that the snapshot may have, such as 768M or 2G, however small the file is")
+	command.Flags().StringVar(&maxSize, "max-size", "", "the maximum `BYTES` of the snapshot, such as 768M or 2G, however small the file is")
 	return command
 }
 

@@ -25,14 +25,14 @@ import (
 	"agentvm/vm"
 )
 
-const restoreLong = `Makes a VM that continues from a snapshot. It is another computer than the one that was saved, with its own random numbers, network
-address and host name, unless --same-identity has it take that one's place. Programs are killed, unless --keep-programs has them run on.
+const restoreLong = `Makes a VM that continues from a snapshot. It is a different computer from the saved one, with its own random numbers, network
+address and host name, unless --same-identity makes it take that one's place. Programs are killed, unless --keep-programs lets them run on.
 
-It is started as the VM was, with its network policy, mounts and ports, or free ports where those are taken; flags change that as those of
-agentvm start do. Secrets are named again with --secret; --kept-secrets takes those that the VM had, from where they were, and
---kept-secrets=false none. A snapshot that was
-imported says so, too, but gives nothing of the host by itself: it needs as many -m as the VM had, ports and the values of variables are
-given anew, and so is an open network. agentvm snapshot inspect shows what the VM had. The same holds for one in an object store (--state).`
+It starts as the saved VM did, with its network policy, mounts and ports, or free ports where those are taken; flags change that as for
+agentvm start. Name secrets again with --secret; --kept-secrets takes those that the VM had, from where they were, and
+--kept-secrets=false none. An imported
+snapshot has these settings, too, but gives nothing of the host by itself: you give as many -m as the VM had, and its ports, the values of
+its variables and an open network again. agentvm snapshot inspect shows what the VM had. The same holds for one in an object store (--state).`
 
 // restoreFlags are the flags of start that make sense for a VM that has booted.
 type restoreFlags struct {
@@ -65,7 +65,7 @@ func (c *cli) snapshotRestoreCommand() *cobra.Command {
 	f.command = command
 	flags := command.Flags()
 	flags.SortFlags = false
-	flags.BoolVar(&f.keep, "keep-programs", false, "have programs run on; what they print is lost")
+	flags.BoolVar(&f.keep, "keep-programs", false, "let programs run on; their output is lost")
 	flags.BoolVar(&f.same, "same-identity", false, "leave address, machine-id and host name as they were: for a VM that takes the place of the saved one")
 	flags.BoolVar(&f.keptSecrets, "kept-secrets", false, "give the VM the secrets that the saved one had; =false: none")
 	flags.BoolVar(&f.files, "files-only", false, "boot from a copy of the snapshot's disk, without its memory, which may be damaged or of another version")

@@ -56,9 +56,9 @@ func (c *cli) snapshotPushCommand() *cobra.Command {
 	var as string
 	command := &cobra.Command{
 		Use: "push [flags] SNAPSHOT", Short: "Write a snapshot into an object store", Args: counted(1, 1), ValidArgsFunction: completeSnapshots(1),
-		Long: `Writes a snapshot into an object store, from which VMs continue on any host: what it is layered on, its disk and its image too. What the
-store has already is not written again. With a key everything is encrypted; without, whoever can read the store reads the VM's memory.
-A push that broke off is completed by the next one.`,
+		Long: `Writes a snapshot into an object store, from which VMs continue on any host, with the layers below it, its disk and its image. It does not
+write again what the store has already. With a key everything is encrypted; without one, whoever can read the store can read the VM's memory.
+The next push completes one that was interrupted.`,
 		Example: "  agentvm snapshot push clean --state s3://bucket/vms\n  agentvm snapshot restore --state s3://bucket/vms clean again",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s := newSession(shellInterruptWindow)
@@ -83,9 +83,9 @@ A push that broke off is completed by the next one.`,
 	}
 	flags := command.Flags()
 	f.registerNeeded(flags)
-	flags.StringVar(&as, "as", "", "the `NAME` it gets there (default: its own)")
+	flags.StringVar(&as, "as", "", "the snapshot's `NAME` there (default: its own)")
 	flags.BoolVar(&o.Replace, "replace", false, "replace a snapshot of that name")
-	flags.BoolVar(&o.NoImage, "no-image", false, "leave out the image: who restores it has it, or gets it from its registry")
+	flags.BoolVar(&o.NoImage, "no-image", false, "leave out the image: a host that restores the snapshot has it, or gets it from its registry")
 	return command
 }
 
@@ -128,7 +128,7 @@ to the store decides what runs in a VM that continues from it, and it is restore
 func (c *cli) snapshotKeyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "key", Short: "Print a new key for object stores", Args: cobra.NoArgs,
-		Long: `Prints a new key: an age identity. Who has it can read what was pushed with it, and write what others with it trust. Give the file to all
+		Long: `Prints a new key: an age identity. Whoever has it can read what was pushed with it, and write what others who have it trust. Give the file to all
 hosts that share an object store, and keep a copy: without it nothing there can be read.`,
 		Example: "  (umask 077; agentvm snapshot key > state.key)\n  agentvm snapshot push clean --state s3://bucket/vms --state-key state.key",
 		RunE: func(*cobra.Command, []string) error {

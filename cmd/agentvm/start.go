@@ -22,10 +22,10 @@ import (
 const startLong = `Starts a VM in the background: in a process of its own, without this terminal, until agentvm stop. Commands run in it
 with agentvm exec -n NAME, from any terminal.
 
-Its files are kept on a disk over stop and start, until agentvm rm. So is what it was started with: a later start
-without flags is like the last one, and each flag that is given changes that one thing. The image cannot change.
+Its files are kept on a disk when it stops and starts, until agentvm rm. So are its settings: a later start
+without flags is like the last one, and each flag changes only its own setting. The image cannot change.
 
-Returns when the VM runs. What it needs is said on standard error meanwhile.`
+Returns when the VM runs. Meanwhile it reports on standard error what it is doing.`
 
 const startExample = `  agentvm start dev
   agentvm start dev --memory 1G -m .:/src -p 8080:80
@@ -60,14 +60,14 @@ func (f *startFlags) register() {
 	f.networkFlags.registerKept(flags)
 	f.registerLife(flags)
 	registerSettings(flags, func(s settings.Setting) bool { return s.Part == settings.OfDaemon && s.Fresh })
-	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: as soon as its daemon boots it")
+	flags.BoolVar(&f.wait, "wait", true, "return when the VM runs; --wait=false: return as soon as its daemon boots it")
 }
 
 // registerLife registers what a named VM can change at each start.
 func (f *startFlags) registerLife(flags *pflag.FlagSet) {
 	registerSettings(flags, func(s settings.Setting) bool { return s.Part == settings.OfDaemon && !s.Fresh })
 	_ = f.command.RegisterFlagCompletionFunc("restart", restartPolicies)
-	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not say on standard error how the start goes")
+	flags.BoolVarP(&f.silent, "quiet", "q", false, "do not report the start's progress on standard error")
 }
 
 func restartPolicies(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {

@@ -18,8 +18,8 @@ func (c *cli) stopCommand() *cobra.Command {
 	var grace time.Duration
 	command := &cobra.Command{
 		Use: "stop [flags] NAME...", Short: "Stop VMs",
-		Long: `Ends the programs of VMs, has them write what they keep, and ends them. Returns when they have gone. Stopping what does
-not run is no error. A daemon that does not answer, or does not obey, is killed.`,
+		Long: `Ends the programs of VMs, lets the guests write their data to disk, and ends the VMs. Returns when they have gone. Stopping a VM that does
+not run is not an error. A daemon that does not answer, or does not obey, is killed.`,
 		Example: "  agentvm stop dev\n  agentvm stop --time 0 $(agentvm ps -q)",
 		Args:    counted(1, 0), ValidArgsFunction: completeRunning(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,7 +107,7 @@ func (c *cli) removeCommand() *cobra.Command {
 			return each(args, func(name string) error { return c.removeVM(cmd.Context(), name, force) })
 		},
 	}
-	command.Flags().BoolVarP(&force, "force", "f", false, "switch off what runs, and say nothing about what is not there")
+	command.Flags().BoolVarP(&force, "force", "f", false, "switch off running VMs, and ignore names that do not exist")
 	return command
 }
 
@@ -137,7 +137,7 @@ func (c *cli) removeVM(ctx context.Context, name string, force bool) error {
 }
 
 const pauseLong = `Pauses VMs between two instructions: they take no processor time, and their time does not pass. Their memory,
-mounts and connections stay; who waits for them waits. agentvm resume lets them continue, and sets their clocks.`
+mounts and connections stay; clients that wait for them keep waiting. agentvm resume lets them continue, and sets their clocks.`
 
 func (c *cli) pauseCommand() *cobra.Command {
 	return eachVM("pause", "Pause VMs", pauseLong, func(ctx context.Context, v *client.VM) error { return v.Pause(ctx) })

@@ -14,6 +14,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/host/hostfile"
 	"agentvm/internal/machine"
+	"agentvm/internal/storage/translations"
 )
 
 func (c *cli) systemCommand() *cobra.Command {
@@ -35,8 +36,8 @@ func (c *cli) systemDiskCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use: "df", Short: "Show how much space images, VMs, snapshots and caches take", Args: cobra.NoArgs,
 		Long: `Shows how much space each kind of thing takes in the store, and how much of that agentvm system prune would free. What VMs, forks and
-snapshots have in common is counted once, for the VMs. Bases are saved machines from which VMs start faster; they and compiled code are made
-again when they are needed.`,
+snapshots have in common is counted once, for the VMs. Bases are saved VMs from which others start faster; agentvm makes bases and compiled
+code again when it needs them.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := c.usage(cmd.Context())
 			if err != nil {
@@ -148,12 +149,12 @@ func allocated(dir string, seen map[[2]uint64]bool) (n int64, err error) {
 	return n, err
 }
 
-const systemPruneLong = `Removes what can be made again or what nothing needs: what broken downloads and removed images have left, bases that no snapshot is layered on,
-and compiled code. With --all also the images that no VM with a name and no snapshot was made of. It says what that would free and asks
-first; without a terminal it needs --force. It removes no image that it did not name. What VMs and snapshots use stays, and VMs that run continue.
+const systemPruneLong = `Removes what can be made again or what nothing needs: the remains of broken downloads and removed images, bases without a snapshot above them,
+and compiled and translated code. With --all it also removes images from which no named VM and no snapshot was made. It says what that would free and asks
+first; without a terminal it needs --force. It removes only images that it has named. What VMs and snapshots use stays, and VMs that run continue.
 
-With --state it looks after an object store instead: what no snapshot needs is marked, and removed by a prune at least an hour later. It asks
-nothing, and may run while others write.`
+With --state it cleans an object store instead: it marks what no snapshot needs, and a prune at least an hour later removes it. It asks
+nothing, and may run while other hosts write.`
 
 func (c *cli) systemPruneCommand() *cobra.Command {
 	var all, force, dryRun bool
@@ -168,7 +169,7 @@ func (c *cli) systemPruneCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if dryRun || !force { // who is not asked sees what was removed, which is the same
+			if dryRun || !force { // a user who is not asked sees the list of what was removed, which is the same
 				printPruned(c.stdout, "would remove", "would free", found)
 			}
 			if dryRun {
@@ -185,7 +186,7 @@ func (c *cli) systemPruneCommand() *cobra.Command {
 	command.Flags().BoolVar(&all, "all", false, "also images that no VM with a name and no snapshot was made of")
 	command.Flags().BoolVarP(&force, "force", "f", false, "do not ask")
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
-	state.register(command.Flags(), "instead, what no snapshot needs in the object store")
+	state.register(command.Flags(), "clean the object store instead")
 	return command
 }
 
@@ -228,12 +229,14 @@ func (c *cli) prune(ctx context.Context, all bool, found *pruned) (p pruned, err
 	return p, err
 }
 
-// pruneCompiled removes the compiled code of the machine and of WASI modules.
+// pruneCompiled removes the compiled code of the machine and of WASI modules, and translated code of guests.
 func pruneCompiled(store *images.Store, dryRun bool) (files int, bytes int64, err error) {
 	for _, folder := range []string{"compiled", "compiled-modules"} {
 		n, size, pruneErr := machine.PruneCache(filepath.Join(store.Dir(), folder), dryRun)
 		files, bytes, err = files+n, bytes+size, errors.Join(err, pruneErr)
 	}
+	n, size, pruneErr := translations.Prune(filepath.Join(store.Dir(), translations.Folder), dryRun)
+	files, bytes, err = files+n, bytes+size, errors.Join(err, pruneErr)
 	return files, bytes, err
 }
 

@@ -19,8 +19,8 @@ import (
 const uiLong = `Serves a page with the VMs of the store: what they use, terminals, files, logs, connections with what was denied and buttons to allow it, previews,
 snapshots and forks.
 
-The page is at this host's loopback, for whoever opens the link that is printed. The link works once; press Enter here for another one. What is
-open in the browser then lasts until this command ends, or the tab is closed. Nothing is kept in cookies.
+The page is at this host's loopback, for whoever opens the link that this command prints. The link works once; press Enter here for another one.
+The open page lasts until this command ends, or the tab is closed. Nothing is kept in cookies.
 
 From another host: ssh -L 8481:127.0.0.1:8481 HOST agentvm ui --listen 127.0.0.1:8481`
 

@@ -83,6 +83,12 @@ func TestUI(t *testing.T) {
 	}
 	p.Eval(`[...document.querySelectorAll("td button")].find(b => b.textContent.includes("<img")).click()`)
 	p.Await(`document.querySelector("textarea")?.value === "<script>\n"`)
+	p.Eval(`document.querySelector("textarea").value = "not saved"`)
+	agentvm(t, "net", "allow", "-n", "page", "later.example")
+	p.Await(`(window.since ??= performance.now()) + 5000 < performance.now()`) // the page has read the list of VMs again
+	if got := p.Eval(`document.querySelector("textarea")?.value`); got != "not saved" {
+		t.Errorf("the editor has %q after a change of the policy", got)
+	}
 
 	p.Click("Previews")
 	p.Await(`document.querySelector("#panel input")`)

@@ -62,7 +62,7 @@ func (c *cli) versionCommand() *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
-	command.Flags().BoolVar(&check, "check", false, "ask which release is the newest, and say whether it is newer than this")
+	command.Flags().BoolVar(&check, "check", false, "ask for the newest release, and say whether it is newer than this one")
 	command.Flags().StringVar(&from, "from", "", "the `URL` of the folder of the newest release, for --check (default AGENTVM_RELEASES)")
 	return command
 }

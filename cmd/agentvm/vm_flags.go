@@ -51,9 +51,9 @@ func (f *vmFlags) registerShared(command *cobra.Command) {
 	f.flags = flags
 	flags.StringArrayVarP(&f.mounts, "mount", "m", nil, "show a directory of the host to the VM: host[:guest][:ro|:cow] (guest default "+mount.DefaultGuestPath+"; cow: what the VM changes is its own, see agentvm diff; may be repeated)")
 	flags.VarP(volumeFlag{f}, "volume", "v", "show a volume, or a directory as --mount does, to the VM: `NAME:/PATH[:ro]` or ./host:/PATH; see agentvm volume (may be repeated)")
-	flags.Var(mountPathFlag{&f.mounts, "a mask", addMask}, "mask", "hide a `PATH` of the mount before it from the VM, as .env or .git/hooks (may be repeated)")
-	flags.Var(mountPathFlag{&f.mounts, "an unprotected path", addUnprotected}, "unprotected", "let the VM change a `PATH` of the mount before it that programs of the host execute or obey by themselves, as .git or .envrc; . is all (may be repeated)")
-	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the VM, or pass KEY on from here (may be repeated)")
+	flags.Var(mountPathFlag{&f.mounts, "a mask", addMask}, "mask", "hide a `PATH` of the preceding mount from the VM, such as .env or .git/hooks (may be repeated)")
+	flags.Var(mountPathFlag{&f.mounts, "an unprotected path", addUnprotected}, "unprotected", "let the VM change a `PATH` of the preceding mount that programs of the host execute or obey by themselves, such as .git or .envrc; . is all (may be repeated)")
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "set KEY=VALUE in the VM, or pass on the value that KEY has here (may be repeated)")
 	registerSettings(flags, func(s settings.Setting) bool { return s.Part == settings.OfVM && !s.Fresh })
 	_ = command.MarkFlagFilename("ca-cert", "pem", "crt")
 }

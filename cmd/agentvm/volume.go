@@ -21,8 +21,8 @@ const volumeLong = `Makes, lists and removes volumes: directories that agentvm k
 
   agentvm exec -v cache:/root/.cache COMMAND
 
-A name without a slash is a volume, and is made when there is none; ./cache is a directory. A volume is a mount (agentvm exec --help), without
-protected paths, because no program of the host uses what is in it.`
+A name without a slash is a volume, and is made when it does not exist; ./cache is a directory. A volume is a mount (agentvm exec --help)
+without protected paths, because no program of the host uses its contents.`
 
 func (c *cli) volumeCommand() *cobra.Command {
 	command := &cobra.Command{
@@ -31,7 +31,7 @@ func (c *cli) volumeCommand() *cobra.Command {
 	}
 	var asJSON bool
 	list := &cobra.Command{
-		Use: "ls", Aliases: []string{"list"}, Short: "List volumes", Long: "Prints the volumes, what they take on the disk, and the VMs that have them.", Args: cobra.NoArgs,
+		Use: "ls", Aliases: []string{"list"}, Short: "List volumes", Long: "Prints the volumes, their size on the disk, and the VMs that have them.", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			list, err := describeVolumes(nil)
 			if err != nil {
@@ -65,7 +65,7 @@ func (c *cli) volumeCommand() *cobra.Command {
 			})
 		},
 	}, list, &cobra.Command{
-		Use: "inspect NAME...", Short: "Print everything about volumes as JSON", Long: "Prints one JSON array: where a volume is on the host, since when, what it takes, and the VMs that have it.",
+		Use: "inspect NAME...", Short: "Print everything about volumes as JSON", Long: "Prints one JSON array: where each volume is on the host, since when, its size, and the VMs that have it.",
 		Args: counted(1, 0), ValidArgsFunction: completeVolumes,
 		RunE: func(_ *cobra.Command, args []string) error {
 			list, err := describeVolumes(args)
@@ -76,7 +76,7 @@ func (c *cli) volumeCommand() *cobra.Command {
 		},
 	}, &cobra.Command{
 		Use: "rm NAME...", Aliases: []string{"remove"}, Short: "Remove volumes with what is in them", Args: counted(1, 0), ValidArgsFunction: completeVolumes,
-		Long: "Removes volumes that no VM has: neither a VM with a name, also when it does not run, nor a command of exec that runs.",
+		Long: "Removes volumes that no VM has: neither a VM with a name, whether it runs or not, nor a running command of exec.",
 		RunE: func(_ *cobra.Command, args []string) error {
 			store, err := volumes()
 			if err != nil {

@@ -1,4 +1,4 @@
-// Package commands has scripts of the command line, but for those of VMs with names.
+// Package commands runs the scripts of the command line, except for those about VMs with names.
 package commands
 
 import (

@@ -112,7 +112,7 @@ class VM:
         try:
             status, answer = await asyncio.to_thread(call)
         finally:
-            if connection.sock:  # after a cancelled call: the server sees that nobody waits
+            if connection.sock:  # after a cancelled call: the server sees that no client waits
                 try:
                     connection.sock.shutdown(socket.SHUT_RDWR)
                 except OSError:

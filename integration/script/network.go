@@ -2,8 +2,10 @@ package script
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -25,14 +27,27 @@ func serve(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Setenv(args[0], port)
 }
 
-// freePort puts a port of loopback that is free into a variable: freeport VARIABLE.
+// freePort puts a port of loopback that is free for TCP and UDP into a variable: freeport VARIABLE. It is below those that systems give to connections
+// and to whoever listens at any port (from 32768 on in Linux, 49152 elsewhere): another test would take one of these before the script does.
 func freePort(ts *testscript.TestScript, _ bool, args []string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ts.Check(err)
-	ts.Check(l.Close())
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	ts.Check(err)
-	ts.Setenv(args[0], port)
+	var err error
+	for range 100 {
+		address := fmt.Sprint("127.0.0.1:", 10000+rand.IntN(32768-10000))
+		var stream net.Listener
+		if stream, err = net.Listen("tcp", address); err != nil {
+			continue
+		}
+		var datagrams net.PacketConn
+		if datagrams, err = net.ListenPacket("udp", address); err == nil {
+			err = datagrams.Close()
+		}
+		if err = errors.Join(err, stream.Close()); err == nil {
+			_, port, _ := net.SplitHostPort(address)
+			ts.Setenv(args[0], port)
+			return
+		}
+	}
+	ts.Fatalf("no port is free: %v", err)
 }
 
 // fetch waits until a URL answers with a text: fetch URL TEXT.

@@ -1,4 +1,4 @@
-// Package script runs scripts of the command line in the format of testscript, for the packages beside this one. They are several so that
+// Package script runs scripts of the command line in the format of testscript, for the packages beside this one. There are several so that
 // their tests run side by side.
 package script
 

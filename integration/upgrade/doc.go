@@ -1,3 +1,3 @@
-// Package upgrade has a program of an earlier version make each thing that a store keeps, and this one use and remove it: `make
-// upgrade-test`. Nothing may be lost; what this version cannot take over as it is says what works instead.
+// Package upgrade lets a program of an earlier version make each thing that a store keeps, and this version use and remove it: `make
+// upgrade-test`. Nothing may be lost; when this version cannot use something as it is, the error says what works instead.
 package upgrade

@@ -6,15 +6,16 @@ from typing import Any, Iterator, TypedDict
 
 
 class _Change(TypedDict):
-    cut: int  # connections that it has ended
+    cut: int  # how many connections it has ended
 
 
 class Change(_Change, total=False):
     allow: list[str]  # rules HOST[:PORTS[/PROTOCOL]]
-    allowSNI: list[str]  # rules for names that each TLS or HTTP connection must itself have
+    allowPrivate: list[str]  # rules for private networks, such as 10.1.0.0/16:5432, which stay closed otherwise
+    allowSNI: list[str]  # rules for names that each TLS or HTTP connection must itself give
     deny: list[str]
     mode: str  # public, allowlist, none or open; default: public, or allowlist with an allow rule
-    version: str  # of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced
+    version: str  # of the policy that was read: the new policy replaces only that version, and the answer is 409 when another version holds; without it, any version is replaced
 
 
 class Command(TypedDict, total=False):
@@ -23,9 +24,9 @@ class Command(TypedDict, total=False):
     command: str  # shell source; this or args
     dir: str
     env: dict[str, str]
-    maxOutput: int  # bytes of each stream that are kept, half of the beginning and half of the end; default 1 MiB, at most 16 MiB
+    maxOutput: int  # bytes of each stream that are kept, half from the beginning and half from the end; default 1 MiB, at most 16 MiB
     stdin: str
-    timeoutSeconds: float  # kill it, and all that it has started, after so long
+    timeoutSeconds: float  # kill it, and all that it has started, after this time
     user: str  # name, uid, name:group or uid:gid; default: the image's, or root
 
 
@@ -91,7 +92,7 @@ class _Forks(TypedDict):
 
 
 class Forks(_Forks, total=False):
-    keepPrograms: bool  # programs run on in the forks; what they print is lost
+    keepPrograms: bool  # programs run on in the forks; their output is lost
 
 
 class Forward(TypedDict):
@@ -156,7 +157,7 @@ class NewJob(TypedDict, total=False):
     command: str  # shell source; this or args
     dir: str
     env: dict[str, str]
-    input: bool  # it reads what is sent to /input; default: its input is empty
+    input: bool  # read as input what is sent to /input; default: the input is empty
     label: str
     timeoutSeconds: float
     user: str
@@ -173,10 +174,11 @@ class NewSnapshot(_NewSnapshot, total=False):
 class NewVM(TypedDict, total=False):
     diskSize: int  # bytes; default 10 GiB
     env: dict[str, str]
-    idleSeconds: float  # stop it after so long without clients and running jobs
+    idleSeconds: float  # stop it after this time without clients and running jobs
     image: str  # as agentvm run takes it; default alpine
     labels: dict[str, str]
-    lifeSeconds: float  # stop it so long after its start
+    lifeSeconds: float  # stop it this time after its start
+    maxConnections: int  # the maximum number of open TCP connections, up to 65535; default 1024
     memory: int  # bytes; default 512 MiB
     name: str  # 1 to 63 lower-case letters, digits, _ . and -; default: vm- and random digits
     network: Policy  # default: every public address
@@ -189,10 +191,11 @@ class Output(TypedDict):
 
 class Policy(TypedDict, total=False):
     allow: list[str]  # rules HOST[:PORTS[/PROTOCOL]]
-    allowSNI: list[str]  # rules for names that each TLS or HTTP connection must itself have
+    allowPrivate: list[str]  # rules for private networks, such as 10.1.0.0/16:5432, which stay closed otherwise
+    allowSNI: list[str]  # rules for names that each TLS or HTTP connection must itself give
     deny: list[str]
     mode: str  # public, allowlist, none or open; default: public, or allowlist with an allow rule
-    version: str  # of a VM's policy, as it was read: it is replaced only while that one holds, and 409 is the answer when it does not; without it, whichever holds is replaced
+    version: str  # of the policy that was read: the new policy replaces only that version, and the answer is 409 when another version holds; without it, any version is replaced
 
 
 class _Problem(TypedDict):
@@ -214,7 +217,7 @@ class _Result(TypedDict):
     durationSeconds: float
     exitCode: int
     stderr: str
-    stdout: str  # UTF-8 in which other bytes have become U+FFFD; or base64
+    stdout: str  # UTF-8, with U+FFFD in place of other bytes; or base64
 
 
 class Result(_Result, total=False):
@@ -225,7 +228,7 @@ class Result(_Result, total=False):
 
 
 class Signal(TypedDict):
-    signal: int  # Linux's number, 1 to 64
+    signal: int  # the signal's number in Linux, 1 to 64
 
 
 class _Snapshot(TypedDict):
@@ -236,7 +239,7 @@ class _Snapshot(TypedDict):
 
 class Snapshot(_Snapshot, total=False):
     comment: str
-    vm: str  # the one that was saved
+    vm: str  # the VM that was saved
 
 
 class SocketCommand(TypedDict, total=False):
@@ -245,18 +248,18 @@ class SocketCommand(TypedDict, total=False):
     command: str  # shell source; this or args
     dir: str
     env: dict[str, str]
-    input: bool  # its input is what the client sends in binary messages; default: stdin
-    maxOutput: int  # bytes of each stream that are kept, half of the beginning and half of the end; default 1 MiB, at most 16 MiB
+    input: bool  # its input comes in the client's binary messages; default: stdin
+    maxOutput: int  # bytes of each stream that are kept, half from the beginning and half from the end; default 1 MiB, at most 16 MiB
     stdin: str
-    terminal: Terminal  # it runs in a terminal of this size, whose output is stdout
-    timeoutSeconds: float  # kill it, and all that it has started, after so long
+    terminal: Terminal  # run it in a terminal of this size, whose output is stdout
+    timeoutSeconds: float  # kill it, and all that it has started, after this time
     user: str  # name, uid, name:group or uid:gid; default: the image's, or root
 
 
 class SocketControl(TypedDict, total=False):
     end: bool  # no more input follows
     resize: Terminal
-    signal: int  # Linux's number of a signal to send, 1 to 64
+    signal: int  # the number in Linux of a signal to send, 1 to 64
 
 
 class SocketEnd(TypedDict, total=False):
@@ -265,7 +268,7 @@ class SocketEnd(TypedDict, total=False):
 
 
 class Stats(TypedDict):
-    cpuSeconds: float  # of processor time since the boot
+    cpuSeconds: float  # processor time since the boot
     denied: int  # connections and look-ups
     load: float  # average of the last minute
     memoryAvailable: int  # bytes
@@ -351,7 +354,7 @@ class Operations:
         return self._call("GET", "/v1/vms/{vm}", [vm], {}, None, "json")
 
     def post_vms_exec(self, vm: str, body: Command) -> Result:
-        """Runs a command to its end; it is killed when the client goes."""
+        """Runs a command to its end; it is killed when the client disconnects."""
         return self._call("POST", "/v1/vms/{vm}/exec", [vm], {}, body, "json")
 
     def post_vms_exec_stream(self, vm: str, body: Command) -> Iterator[tuple[str, Any]]:
@@ -359,7 +362,7 @@ class Operations:
         return self._call("POST", "/v1/vms/{vm}/exec/stream", [vm], {}, body, "events")
 
     def delete_vms_files(self, vm: str, *, path: str) -> None:
-        """Removes a file, or a directory with all that is in it."""
+        """Removes a file, or a directory with its contents."""
         return self._call("DELETE", "/v1/vms/{vm}/files", [vm], {"path": path}, None, "none")
 
     def get_vms_files(self, vm: str, *, path: str) -> bytes:
@@ -375,7 +378,7 @@ class Operations:
         return self._call("POST", "/v1/vms/{vm}/files/directory", [vm], {"path": path}, None, "none")
 
     def get_vms_files_info(self, vm: str, *, path: str) -> File:
-        """Describes a file, not what a link leads to."""
+        """Describes a file; of a link the link itself, not its target."""
         return self._call("GET", "/v1/vms/{vm}/files/info", [vm], {"path": path}, None, "json")
 
     def get_vms_files_list(self, vm: str, *, path: str) -> list[File]:
@@ -411,7 +414,7 @@ class Operations:
         return self._call("POST", "/v1/vms/{vm}/jobs/{job}/input", [vm, job], {"end": end}, body, "none")
 
     def get_vms_jobs_output(self, vm: str, job: str, *, from_: str | int | float | None = None, waitSeconds: str | int | float | None = None) -> JobOutput:
-        """Reads what a job has written, from a place on."""
+        """Reads a job's output from a cursor on."""
         return self._call("GET", "/v1/vms/{vm}/jobs/{job}/output", [vm, job], {"from": from_, "waitSeconds": waitSeconds}, None, "json")
 
     def post_vms_jobs_signal(self, vm: str, job: str, body: Signal) -> None:
@@ -419,31 +422,31 @@ class Operations:
         return self._call("POST", "/v1/vms/{vm}/jobs/{job}/signal", [vm, job], {}, body, "none")
 
     def get_vms_network(self, vm: str) -> Policy:
-        """Tells the policy of a VM's network."""
+        """Shows the policy of a VM's network."""
         return self._call("GET", "/v1/vms/{vm}/network", [vm], {}, None, "json")
 
     def put_vms_network(self, vm: str, body: Policy) -> Change:
-        """Replaces it at once; connections that the new one denies are cut."""
+        """Replaces the policy at once; connections that the new one denies are cut."""
         return self._call("PUT", "/v1/vms/{vm}/network", [vm], {}, body, "json")
 
     def post_vms_network_allow(self, vm: str, body: Target) -> Change:
-        """Changes the policy so that a destination is allowed, at once."""
+        """Changes the policy at once to allow a destination."""
         return self._call("POST", "/v1/vms/{vm}/network/allow", [vm], {}, body, "json")
 
     def get_vms_network_denials(self, vm: str) -> list[Denial]:
-        """Lists the last denials, newest last."""
+        """Lists the latest denials, newest last."""
         return self._call("GET", "/v1/vms/{vm}/network/denials", [vm], {}, None, "json")
 
     def post_vms_network_deny(self, vm: str, body: Target) -> Change:
-        """Changes the policy so that a destination is denied, at once; connections to it are cut."""
+        """Changes the policy at once to deny a destination; connections to it are cut."""
         return self._call("POST", "/v1/vms/{vm}/network/deny", [vm], {}, body, "json")
 
     def get_vms_network_events(self, vm: str) -> Iterator[tuple[str, Any]]:
-        """Sends the network's log while it grows: events network, after the last 256 KiB of what is kept."""
+        """Sends the last 256 KiB of the network's log, and what follows while it grows, as events named network."""
         return self._call("GET", "/v1/vms/{vm}/network/events", [vm], {}, None, "events")
 
     def get_vms_network_flows(self, vm: str) -> list[Flow]:
-        """Lists the connections that are open."""
+        """Lists the open connections."""
         return self._call("GET", "/v1/vms/{vm}/network/flows", [vm], {}, None, "json")
 
     def post_vms_pause(self, vm: str) -> VM:
@@ -455,7 +458,7 @@ class Operations:
         return self._call("GET", "/v1/vms/{vm}/ports", [vm], {}, None, "json")
 
     def post_vms_ports(self, vm: str, body: NewForward) -> Forward:
-        """Opens a port of this host's loopback that leads to one of the VM's."""
+        """Opens a port of this host's loopback that leads to a port of the VM."""
         return self._call("POST", "/v1/vms/{vm}/ports", [vm], {}, body, "json")
 
     def post_vms_resume(self, vm: str) -> VM:
@@ -467,11 +470,11 @@ class Operations:
         return self._call("POST", "/v1/vms/{vm}/snapshots", [vm], {}, body, "none")
 
     def post_vms_start(self, vm: str) -> VM:
-        """Starts a VM that does not run."""
+        """Starts a stopped VM."""
         return self._call("POST", "/v1/vms/{vm}/start", [vm], {}, None, "json")
 
     def get_vms_stats(self, vm: str) -> Stats:
-        """Tells what a VM uses."""
+        """Shows what a VM uses."""
         return self._call("GET", "/v1/vms/{vm}/stats", [vm], {}, None, "json")
 
     def post_vms_stop(self, vm: str, body: StopRequest) -> VM:

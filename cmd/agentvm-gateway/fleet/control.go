@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"agentvm/internal/api/e2b/wire"
+	"agentvm/internal/api/kinds"
 	"agentvm/internal/api/pod"
 	"agentvm/internal/httpserver"
 )
@@ -92,15 +93,14 @@ func (g *Gateway) authenticated(do func(http.ResponseWriter, caller) error) http
 	}
 }
 
-// writeError answers with an error. What the cluster says is for the log: clients are told to try again.
+// writeError answers with an error. What the cluster says is for the log: clients learn only that they should try again.
 func (g *Gateway) writeError(w http.ResponseWriter, err error) {
 	var f *wire.Failure
-	var tooLong *http.MaxBytesError
 	if !errors.As(err, &f) {
-		switch {
-		case errors.As(err, &tooLong):
+		switch kinds.Of(err) {
+		case kinds.TooLarge:
 			f = &wire.Failure{Status: http.StatusRequestEntityTooLarge, Text: "the request is too long"}
-		case errors.Is(err, context.Canceled):
+		case kinds.Ended:
 			f = &wire.Failure{Status: 499, Text: "the client has gone"}
 		default:
 			g.config.Logger.Warn("a request failed", "err", err)
@@ -309,7 +309,7 @@ func (g *Gateway) wake(ctx context.Context, b *sandbox, life time.Duration, body
 		if _, err := g.pods.read(ctx, b.pod.Name, b.pod.UID); err != nil {
 			return nil, false, err
 		}
-		if g.states != nil { // or begun to: that goes on, and ends after what this client is told
+		if g.states != nil { // or begun to: that continues, and ends after this client has its answer
 			if _, err := g.leases.read(ctx, b.id); err != nil {
 				return nil, false, err
 			}
@@ -421,7 +421,7 @@ func (g *Gateway) pause(ctx context.Context, b *sandbox, body map[string]json.Ra
 	return err
 }
 
-// fork has the pod make copies of a sandbox. The pod's records have them first, so that none is made that no gateway finds.
+// fork makes the pod copy a sandbox. The pod's records have them first, so that none is made that no gateway finds.
 func (g *Gateway) fork(w http.ResponseWriter, c caller, b *sandbox) error {
 	var q struct {
 		Timeout *int `json:"timeout"`

@@ -1,5 +1,5 @@
 // Package fleet is the gateway of a Kubernetes cluster: E2B's control API and the HTTP API in front of pods, each of which serves a sandbox. It
-// keeps nothing: what it knows is in the labels and annotations of pods and of Leases, so that any number of gateways serve at once and any of
+// keeps no state: all that it knows is in the labels and annotations of pods and of Leases, so that any number of gateways serve at once and any of
 // them can end at any time. docs/internals/fleet.md has the states.
 //
 //	client ── tenant's key ──► Gateway ── conditional updates ──► Kubernetes' API

@@ -70,7 +70,7 @@ func (g *Gateway) hibernate(ctx context.Context, b *sandbox) error {
 	return g.save(ctx, l)
 }
 
-// begun returns the Lease of a sandbox whose saving has begun although the answer of the API server that says so was lost: it goes on at once, and
+// begun returns the Lease of a sandbox whose saving has begun although the answer of the API server that says so was lost: it continues at once, and
 // not after the client has made something else of an error. nil: it has not begun, or that cannot be known for now.
 func (g *Gateway) begun(ctx context.Context, b *sandbox) *coordinationv1.Lease {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
@@ -141,7 +141,7 @@ func (g *Gateway) save(ctx context.Context, l *coordinationv1.Lease) error {
 			g.config.Logger.Warn("a sandbox's pod has ended before it was written to the object store", "sandbox", b.id)
 			return errors.Join(g.end(ctx, b, l, true), wire.Fail(http.StatusNotFound, "sandbox %s has ended with its pod", b.id))
 		}
-	case errors.As(err, &f): // the pod cannot, and has the sandbox run on
+	case errors.As(err, &f): // the pod cannot, and lets the sandbox run on
 		g.config.Logger.Warn("a sandbox was not hibernated", "sandbox", b.id, "err", err)
 		if _, err := g.leases.update(ctx, l, func(l *coordinationv1.Lease) { setPhase(l, phaseRunning, b.pod) }); err != nil && !isGone(err) {
 			return err

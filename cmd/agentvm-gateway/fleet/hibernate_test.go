@@ -265,7 +265,7 @@ func TestKeepPaused(t *testing.T) {
 	g.want(200, "GET", "/sandboxes/"+used, "red", "")
 }
 
-// TestResumeRace has many clients of several gateways resume one sandbox: one pod restores it, and all are told.
+// TestResumeRace lets many clients of several gateways resume one sandbox: one pod restores it, and all clients learn that.
 func TestResumeRace(t *testing.T) {
 	c := newCluster(t)
 	c.objectStore()
@@ -336,7 +336,7 @@ func TestKilledMovers(t *testing.T) {
 				victim.stop()
 				if told := map[string]int{"pause": 204, "connect": 201}[move]; writes == 5 && code != told {
 					t.Errorf("it was not killed, and answers %d", code)
-				} else if code == told { // what a client was told is true at once, for all
+				} else if code == told { // what one client learned is true at once, for all
 					want := map[string]string{"pause": "paused", "connect": "running"}[move]
 					other.eventually("it is "+want, func() bool {
 						return strings.Contains(other.want(200, "GET", "/sandboxes/"+id, "red", ""), `"state":"`+want)
@@ -362,7 +362,7 @@ func TestKilledMovers(t *testing.T) {
 	}
 }
 
-// TestLostAnswer has a pause go on although the answer of the API server that it has begun is lost.
+// TestLostAnswer shows that a pause continues although the answer of the API server that it has begun is lost.
 func TestLostAnswer(t *testing.T) {
 	c := newCluster(t)
 	c.objectStore()

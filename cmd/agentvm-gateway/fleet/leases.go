@@ -26,8 +26,8 @@ import (
 // Its holder is the pod that has the sandbox, or the one pod that may restore it. Each arrow is a conditional update. A gateway renews the Lease of
 // what it moves. The leader, or the next request for the sandbox, mends what one has left that was killed:
 //
-//	pause:  1 Lease saving, holder P    2 P pushes the state ID.N    3 Lease stored             4 P's record is dropped, the client is told
-//	resume: 1 warm pod Q is claimed     2 Lease loading, holder Q    3 Q restores the state     4 Lease running, the client is told
+//	pause:  1 Lease saving, holder P    2 P pushes the state ID.N    3 Lease stored             4 P's record is dropped, the client learns it
+//	resume: 1 warm pod Q is claimed     2 Lease loading, holder Q    3 Q restores the state     4 Lease running, the client learns it
 //
 //	killed after   left                               mended
 //	pause 1, 2     saving; P may have written it      P is asked again, which changes nothing when it has. When P is gone: stored if ID.N is whole,

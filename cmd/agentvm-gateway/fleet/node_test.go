@@ -531,8 +531,8 @@ func (n *node) claims(total, at int, replaced bool) (took []time.Duration) {
 	return took
 }
 
-// TestNodeChaos kills gateways, pods, the API server, the controllers, and the kubelet, and has the object store fail, in the middle of clients'
-// requests, which hibernate and resume, too. AGENTVM_CHAOS_ROUNDS says how often. What a client was told exists has its file, once, unless its pod
+// TestNodeChaos kills gateways, pods, the API server, the controllers, and the kubelet, and makes the object store fail, in the middle of clients'
+// requests, which hibernate and resume, too. AGENTVM_CHAOS_ROUNDS says how often. A sandbox of which a client has learned has its file, once, unless its pod
 // was killed; no other tenant reaches it.
 func TestNodeChaos(t *testing.T) {
 	n := newNode(t)

@@ -138,7 +138,7 @@ func TestRights(t *testing.T) {
 }
 
 // TestChaos kills gateways without a goodbye, pods, and stops the API server, while clients make, use and end sandboxes. AGENTVM_CHAOS_ROUNDS
-// says how often. What a client was told exists is found, unless its pod was killed; no pod is two sandboxes; no tenant reaches another's.
+// says how often. A sandbox of which a client has learned is found, unless its pod was killed; no pod is two sandboxes; no tenant reaches another's.
 func TestChaos(t *testing.T) {
 	c := realCluster(t)
 	rounds := 20

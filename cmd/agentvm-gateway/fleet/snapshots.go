@@ -21,8 +21,8 @@ import (
 //
 //	keeping ──the pod has written it──► kept ──deleted──► no Lease, and no state
 //
-// While it is being written its holder is the sandbox's pod, which runs on. One that a gateway leaves is taken back by the leader: no client was told
-// of it.
+// While it is being written its holder is the sandbox's pod, which runs on. One that a gateway leaves is taken back by the leader: no client has
+// learned of it.
 
 const snapshotPrefix = "sn"
 

@@ -109,8 +109,8 @@ func TestSnapshotsWithoutAStore(t *testing.T) {
 	}
 }
 
-// TestKilledSnapshots kills the gateway that makes a snapshot after each of its writes, and has the object store fail: what no client was told of leaves
-// nothing, the sandbox runs on, and the name is free again.
+// TestKilledSnapshots kills the gateway that makes a snapshot after each of its writes, and makes the object store fail: a snapshot of which no client has learned
+// leaves nothing, the sandbox runs on, and the name is free again.
 func TestKilledSnapshots(t *testing.T) {
 	c := newCluster(t)
 	s := c.objectStore()

@@ -79,7 +79,7 @@ func (s *states) of(tenant string) (*statestore.Store, error) {
 	return store, err
 }
 
-// body is what a pod is told of a tenant's state.
+// body tells a pod where a tenant's state is, with its key and the credentials for it.
 func (s *states) body(tenant string, state pod.State) ([]byte, error) {
 	var err error
 	if state.URL, state.Key, err = s.place(tenant); err != nil {

@@ -64,7 +64,7 @@ type event struct {
 const (
 	arrives = iota
 	works
-	rests
+	waits
 	sleeps
 	replaced
 )
@@ -178,8 +178,8 @@ func (w *world) step(e event) {
 		})
 	case works:
 		b.turns--
-		w.after(e.at, w.exp(b.work), rests, b)
-	case rests:
+		w.after(e.at, w.exp(b.work), waits, b)
+	case waits:
 		if b.turns <= 0 {
 			w.leave(b)
 			if w.measuring {
