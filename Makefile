@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos upgrade-test bench debian-image fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci nightly clean
+.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos upgrade-test bench debian-image debian-native fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci nightly clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
@@ -26,7 +26,7 @@ generate: ## instruction tables, types of clients and RPC code (needs capnproto)
 	go run ./scripts/clients
 	internal/guest/capnprpc/generate.sh
 
-wasm: ## internal/machine: machine.wasm, standalone.wasm and machine.json (needs clang-19, lld-19)
+wasm: ## internal/machine: machine.wasm, standalone.wasm.zst and machine.json (needs clang-19, lld-19, zstd)
 	internal/machine/build.sh
 
 guest: ## the supervisor and its manifest (needs zstd)
@@ -61,6 +61,10 @@ bench: ## the figures of docs/measurements/specification.md, with QEMU beside th
 	go test -run '^$$' -bench '^(BenchmarkLink|BenchmarkTCP|BenchmarkReplyCached|BenchmarkAppend)' ./netstack ./nat ./internal/network/dns ./internal/storage/journal
 
 DEBIAN_IMAGE ?= $(HOME)/.cache/agentvm-bench/programs.tar
+DEBIAN_NATIVE ?= $(HOME)/.cache/agentvm-bench/native.tar
+
+debian-native: ## the same programs for this host's processor, at DEBIAN_NATIVE, for -native of the same part
+	dir=$$(mktemp -d) && integration/bench/debian.sh --arch $$(dpkg --print-architecture) --programs $(DEBIAN_NATIVE) "$$dir/root"; code=$$?; rm -rf "$$dir"; exit $$code
 
 debian-image: ## the archive for go run ./integration/bench -run programs -programs FILE, at DEBIAN_IMAGE (needs apt and deb.debian.org)
 	dir=$$(mktemp -d) && integration/bench/debian.sh --programs $(DEBIAN_IMAGE) "$$dir/root"; code=$$?; rm -rf "$$dir"; exit $$code

@@ -13,7 +13,7 @@ import (
 // opensByName are functions of package os that open, make or replace what a path means at that moment, links included.
 var opensByName = []string{"Open", "OpenFile", "OpenRoot", "OpenInRoot", "Create", "ReadFile", "WriteFile", "DirFS", "CopyFS"}
 
-// mayOpenByName has the files that may use them, and why none of their paths is one that a guest has a hand in. Whatever somebody
+// mayOpenByName has the files that may use them, and why a guest has no hand in any of their paths. Whatever a user
 // configures or names on a command line goes through internal/host/hostpath.
 var mayOpenByName = map[string]string{
 	"cmd/agentvm/":                  "",
@@ -33,6 +33,8 @@ var mayOpenByName = map[string]string{
 	"internal/storage/journal/":     "files of the store's own",
 	"internal/network/preview/":     "files of the store's own",
 	"internal/storage/snapshot/":    "files of the store's own",
+	"internal/storage/translations": "files of the store's own",
+	"internal/host/buildid/":        "the program of this process",
 	"internal/api/top/":             "logs of the store, and the system's own tables",
 	"internal/host/tail/":           "logs of the store; whoever reads another one opens it",
 	"internal/storage/objectstore/": "credentials, and a directory that the user has named, below which nothing leads outside (os.Root)",

@@ -32,7 +32,7 @@ var storeys = [][]part{
 	{{"client", "egress images internal/daemon internal/guest internal/host internal/share internal/storage internal/work nat vm"}},
 	{{"internal/daemon", "egress images internal/guest internal/host internal/httpserver internal/network internal/settings internal/share internal/storage internal/work nat vm"}},
 	{
-		{"internal/settings", "egress internal/share internal/storage nat vm"},
+		{"internal/settings", "egress internal/host internal/share internal/storage nat vm"},
 		{"internal/imagebuild", "egress images internal/host vm"},
 	},
 	{{"vm", "egress images internal/guest internal/host internal/machine internal/network internal/share internal/storage internal/work nat wasi"}},
@@ -63,10 +63,12 @@ var storeys = [][]part{
 
 // within has, for packages of a part that know others of it, which ones: theirs and those below them. A package below another is its affair.
 var within = map[string]string{
-	"internal/api/e2b":               "internal/api/kinds internal/api/live",
-	"internal/api/sandboxd":          "internal/api/kinds internal/api/live",
+	"internal/api/e2b":               "internal/api/kinds internal/api/live internal/api/rpc",
+	"internal/api/rpc":               "internal/api/kinds",
+	"internal/api/sandboxd":          "internal/api/kinds internal/api/live internal/api/rpc",
 	"internal/api/serve":             "internal/api/kinds",
 	"internal/api/sshd":              "internal/api/kinds",
+	"internal/api/kinds":             "internal/api/live",
 	"internal/api/mcp":               "internal/api/agenttool",
 	"internal/api/pod":               "internal/api/e2b",
 	"internal/api/ui":                "internal/api/serve",
@@ -99,19 +101,16 @@ var exceptions = map[string]string{
 // outside of the packages that speak it. net/http serves, in gateway, the page that tells a guest what was denied, and
 // in daemon the metrics; reach has the client for servers in a VM, of which vm and cmd/agentvm use the types.
 var reserved = map[string]string{
-	"net/http":                                     "client cmd/agentvm internal/daemon images integration internal/imagebuild internal/host/httpretry internal/httpserver internal/api/e2b internal/api/kinds internal/network/router internal/api/mcp internal/storage/objectstore internal/host/origin internal/api/pod internal/network/preview internal/network/reach internal/api/sandboxd internal/network/secret internal/api/serve egress/internal/servername internal/api/ui vm",
-	"modernc.org/sqlite":                           "internal/network/preview",
-	"github.com/modelcontextprotocol/go-sdk":       "integration internal/api/mcp",
-	"github.com/prometheus":                        "internal/daemon",
-	"capnproto.org/go/capnp/v3":                    "internal/guest/capnprpc internal/daemon/daemonrpc internal/guest/guestrpc",
-	"gvisor.dev/gvisor":                            "cmd/agentvm netstack", // the program turns its log off
-	"gvisor.dev/gvisor/pkg/tcpip":                  "netstack",
-	"github.com/miekg/dns":                         "internal/network/dns",
-	"github.com/insomniacslk/dhcp":                 "dhcp",
-	"github.com/insomniacslk/dhcp/dhcpv4/server4":  "", // opens sockets of its own
-	"github.com/insomniacslk/dhcp/dhcpv4/nclient4": "",
-	"github.com/gopacket/gopacket":                 "integration netstack",
-	"golang.org/x/net/icmp":                        "egress",
+	"net/http":                               "client cmd/agentvm internal/daemon images integration internal/imagebuild internal/host/httpretry internal/httpserver internal/api/e2b internal/api/kinds internal/network/router internal/api/mcp internal/storage/objectstore internal/host/origin internal/api/pod internal/network/preview internal/network/reach internal/api/rpc internal/api/sandboxd internal/network/secret internal/api/serve egress/internal/servername internal/api/ui vm",
+	"connectrpc.com/connect":                 "internal/api/e2b internal/api/rpc internal/api/sandboxd",
+	"github.com/ncruces/go-sqlite3":          "internal/network/preview",
+	"github.com/modelcontextprotocol/go-sdk": "integration internal/api/mcp",
+	"capnproto.org/go/capnp/v3":              "internal/guest/capnprpc internal/daemon/daemonrpc internal/guest/guestrpc",
+	"gvisor.dev/gvisor":                      "cmd/agentvm netstack", // the program turns its log off
+	"gvisor.dev/gvisor/pkg/tcpip":            "netstack",
+	"github.com/miekg/dns":                   "internal/network/dns",
+	"github.com/gopacket/gopacket":           "dhcp integration netstack",
+	"golang.org/x/net/icmp":                  "egress",
 
 	"google.golang.org/grpc": "", // it links html/template, too
 	// These find methods by their names, so the linker leaves out no method of anything: agentvm was a fifth larger with them.
@@ -134,7 +133,7 @@ var testsMayImport = map[string]string{
 	"internal/guest/capnprpc":              "internal/guest/guestrpc",                                                         // its schema has an interface with streams
 	"internal/host/unixsocket":             "internal/host/private",                                                           // a folder that no other user enters
 	"internal/httpserver":                  "client internal/api",                                                             // the servers
-	"internal/machine":                     "internal/machine/kernel",
+	"internal/machine":                     "internal/machine/initramfs internal/machine/kernel",
 	"internal/machine/native/arm64/verify": "internal/machine/native internal/machine/riscv", // code to change
 	"internal/machine/native/verify":       "internal/machine/native internal/machine/riscv", // code to change
 	"internal/network/router":              "wasi",                                           // the stream of a machine's network

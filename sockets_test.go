@@ -48,7 +48,7 @@ var opens = map[string]map[string]string{
 
 // mayOpen says which packages and files may do so; a folder with a slash at its end is one with those below it. Only egress reaches out for a guest, and only nat's port forwards listen for one.
 // The others are no way for a guest: images downloads what the user has named, objectstore speaks to the object store that the user has named, httpserver listens for clients of serve, e2b, mcp and sandboxd, guest runs inside of the machine, daemon
-// and its clients talk over a Unix socket or 127.0.0.1, vmnet has the sockets of the processes of VMs that are in a network together, agentvm looks a name up, and asks for the newest release, when it is told to. preview, and the client of reach for servers in a
+// and its clients talk over a Unix socket or 127.0.0.1, vmnet has the sockets of the processes of VMs that are in a network together, agentvm looks a name up, and asks for the newest release, when its user wants it. preview, and the client of reach for servers in a
 // VM, and the proxy for secrets, have an http.Transport whose only way is the function that it was given, and build's fetches one whose only way is a gate; agentvm-gateway dials the pods of its cluster.
 var mayOpen = map[string][]string{
 	dials:   {"internal/daemon", "egress", "internal/guest", "internal/guest/netlink", "images", "integration/", "internal/imagebuild/fetch.go", "internal/httpserver/servertest", "cmd/agentvm-gateway/fleet", "internal/network/preview", "internal/network/reach/fetch.go", "internal/network/secret", "internal/storage/objectstore", "internal/host/unixsocket", "vm/fetch.go", "client/vm.go", "cmd/agentvm/version_check.go"},

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWorkflow compares the jobs of .github/workflows/ci.yml with the steps of .ci/run: each step is in one job, but for `tools`, which all jobs
+// TestWorkflow compares the jobs of .github/workflows/ci.yml with the steps of .ci/run: each step is in one job, except for `tools`, which all jobs
 // begin with, and `ahead`, which is of use only where the steps follow each other.
 func TestWorkflow(t *testing.T) {
 	text := read(t, ".github/workflows/ci.yml")

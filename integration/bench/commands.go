@@ -10,7 +10,7 @@ import (
 )
 
 // measureCommands measures commands in a running VM, through the library. The bars are for elapsed time on a quiet computer
-// of today; beside it stands the same on QEMU, through the same RPC client, which shows what this computer makes of it.
+// of today; beside it stands the same on QEMU, through the same RPC client, which shows what this host makes of it.
 func measureCommands(ctx context.Context, b *bench) error {
 	ours, err := b.kit.startOwn(ctx)
 	if err != nil {

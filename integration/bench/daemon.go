@@ -148,7 +148,7 @@ func readUntil(r io.Reader, text string) error {
 	return nil
 }
 
-// typeKeys types a letter, waits for its echo, and goes on after a pause as a person would.
+// typeKeys types a letter, waits for its echo, and continues after a pause as a person would.
 func typeKeys(terminal *os.File, count int) (samples, error) {
 	var took samples
 	echo := make([]byte, 64)

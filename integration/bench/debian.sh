@@ -1,12 +1,17 @@
 #!/bin/sh
-# Puts programs of Debian's riscv64 port, with the libraries that they need, into a directory: for integration/bench -debian, or, of FILE, a tar
-# archive of all programs that integration/bench -programs runs, an image of agentvm.
+# Puts programs of a port of Debian, with the libraries that they need, into a directory: for integration/bench -debian, or, of FILE, a tar
+# archive of all programs that integration/bench -programs runs, an image of agentvm. With amd64 it makes their peer of the host's own processor.
 #
-#   integration/bench/debian.sh [--programs FILE] DIR [SUITE]     SUITE: of deb.debian.org, default sid
+#   integration/bench/debian.sh [--arch ARCH] [--programs FILE] DIR [SUITE]     ARCH: default riscv64; SUITE: of deb.debian.org, default sid
 #
 # Needs apt and dpkg-deb of any architecture, and not root. Packages are unpacked, and their scripts are not run.
 set -eu
 archive=
+arch=riscv64
+if [ "$1" = --arch ]; then
+	arch=$2
+	shift 2
+fi
 if [ "$1" = --programs ]; then
 	mkdir -p "$(dirname "$2")"
 	archive=$(cd "$(dirname "$2")" && pwd)/$(basename "$2")
@@ -21,7 +26,7 @@ mkdir -p "$work/lists/partial" "$work/cache/archives/partial"
 echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian ${2:-sid} main" >"$work/sources.list"
 own() {
 	apt-get -qq -o Dir::State="$work" -o Dir::State::status="$work/status" -o Dir::Cache="$work/cache" -o Dir::Etc::SourceList="$work/sources.list" \
-		-o Dir::Etc::SourceParts=/dev/null -o APT::Architecture=riscv64 -o APT::Architectures=riscv64 -o APT::Sandbox::User= \
+		-o Dir::Etc::SourceParts=/dev/null -o APT::Architecture="$arch" -o APT::Architectures="$arch" -o APT::Sandbox::User= \
 		-o APT::Install-Recommends=false -o Debug::NoLocking=true -o Acquire::Languages=none -o Acquire::CompressionTypes::Order::=gz "$@"
 }
 own update

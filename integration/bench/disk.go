@@ -125,22 +125,7 @@ func smallFiles(dir string, count int) (string, []byte, error) {
 
 // measureSyncs compares a block that is appended and synced in the guest with one on the host's disk that has the VM's.
 func (b *bench) measureSyncs(ctx context.Context, g *ownGuest) error {
-	if err := needTool("riscv64-linux-gnu-gcc", "gcc-riscv64-linux-gnu"); err != nil {
-		return err
-	}
-	if err := needTool("gcc", "gcc"); err != nil {
-		return err
-	}
-	source := b.kit.path("append.c")
-	if err := os.WriteFile(source, []byte(appendSource), 0o600); err != nil {
-		return err
-	}
-	for _, compiler := range []string{"gcc", "riscv64-linux-gnu-gcc"} {
-		if _, err := output(exec.CommandContext(ctx, compiler, "-O2", "-static", "-o", b.kit.path("append-"+compiler), source)); err != nil {
-			return err
-		}
-	}
-	program, err := os.ReadFile(b.kit.path("append-riscv64-linux-gnu-gcc"))
+	hostProgram, program, err := b.kit.buildBoth(ctx, "append", appendSource)
 	if err == nil {
 		err = g.put(ctx, "/root/append", program)
 	}
@@ -149,7 +134,7 @@ func (b *bench) measureSyncs(ctx context.Context, g *ownGuest) error {
 	}
 	var ours, host, beyond samples
 	for range b.rounds(5) {
-		theirs, err := output(exec.CommandContext(ctx, b.kit.path("append-gcc"), b.kit.path("appended"), strconv.Itoa(syncs)))
+		theirs, err := output(exec.CommandContext(ctx, hostProgram, b.kit.path("appended"), strconv.Itoa(syncs)))
 		if err != nil {
 			return err
 		}

@@ -126,7 +126,7 @@ func ownMemory() (float64, error) {
 	return proportional, err
 }
 
-// measureProcessMemory counts what each further process takes whose VM goes on from the same file.
+// measureProcessMemory counts what each further process takes whose VM continues from the same file.
 func measureProcessMemory(ctx context.Context, b *bench) error {
 	n := 20
 	if b.quick {

@@ -14,11 +14,10 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/u-root/u-root/pkg/cpio"
-
 	"agentvm/images"
 	"agentvm/images/imagestest"
 	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 )
 
@@ -32,7 +31,7 @@ type kit struct {
 	memory int
 }
 
-// missingTool says that this computer cannot run one side of a comparison.
+// missingTool says that this host cannot run one side of a comparison.
 type missingTool struct{ name, pkg string }
 
 func (e *missingTool) Error() string {
@@ -121,16 +120,7 @@ func (k *kit) writeBootFiles() error {
 	if err != nil {
 		return err
 	}
-	var archive bytes.Buffer
-	records := []cpio.Record{
-		cpio.Directory("dev", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1), cpio.CharDev("dev/null", 0o666, 1, 3),
-		cpio.StaticFile("init", string(program), 0o755),
-	}
-	w := cpio.Newc.Writer(&archive)
-	if err := errors.Join(cpio.WriteRecords(w, records), cpio.WriteTrailer(w)); err != nil {
-		return err
-	}
-	return errors.Join(os.WriteFile(k.path("kernel"), image, 0o600), os.WriteFile(k.path("initramfs"), archive.Bytes(), 0o600), k.writeRoot())
+	return errors.Join(os.WriteFile(k.path("kernel"), image, 0o600), os.WriteFile(k.path("initramfs"), initramfs.Of(program), 0o600), k.writeRoot())
 }
 
 // writeRoot writes the root disk as guests read it.

@@ -31,6 +31,7 @@ func main() {
 	flag.StringVar(&o.debian, "debian", "", "for the part mounts: the directory that integration/bench/debian.sh has made")
 	flag.StringVar(&o.image, "image", "", "for the part image: the archive that integration/bench/image.sh has made")
 	flag.StringVar(&o.programs, "programs", "", "for the part programs: the archive that make debian-image has made")
+	flag.StringVar(&o.native, "native", "", "for the part programs: an archive of the same programs for this host's processor, which make debian-native has made")
 	flag.StringVar(&o.old, "old", "", "for the part against: an earlier agentvm to compare with")
 	load := flag.String("workload", "", "of the parts cold, translation, programs, workloads and mounts, measure only the workloads whose names match this regular expression")
 	flag.Parse()
@@ -57,6 +58,7 @@ type options struct {
 	debian        string         // programs for measureMounts
 	image         string         // for measureImage
 	programs      string         // for measurePrograms
+	native        string         // for measurePrograms; empty: programs are not compared with the host's
 	old           string         // for measureAgainst
 }
 
@@ -84,6 +86,7 @@ var parts = []struct {
 	measure func(context.Context, *bench) error
 }{
 	{"interpreter", measureInterpreter},
+	{"micro", measureMicro},
 	{"cold", measureTranslatedCold},
 	{"translation", measureTranslation},
 	{"programs", measurePrograms},
@@ -103,6 +106,7 @@ var parts = []struct {
 	{"mounts", measureMounts},
 	{"disk", measureDisk},
 	{"image", measureImage},
+	{"fixed", measureFixed},
 	{"against", measureAgainst},
 }
 

@@ -5,18 +5,21 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 
 	"agentvm/images"
 )
 
 // debianProgram is a workload of Debian's programs. bar is for the ratio to QEMU's processor time when the translating guest has run it before, first
-// for its first run there.
+// for its first run there; native is for the ratio to that of the host's own.
 type debianProgram struct {
 	name, line string
 	bar, first bar
+	native     float64
 }
 
 const (
@@ -34,22 +37,22 @@ const (
 )
 
 var programs = []debianProgram{
-	{"python", "python3 -c '" + pythonLoop + "'", atMost(0.8), atMost(1)},
-	{"compileall", "rm -rf a; cp -r /usr/lib/python3*/asyncio a; python3 -m compileall -q -f a; ls a/__pycache__ | wc -l", atMost(0.8), atMost(1)},
-	{"sqlite", "rm -f db; sqlite3 db \"$(cat load.sql)\"", atMost(0.8), atMost(1)},
-	{"gcc", "gcc -O1 -c source.c -o source.o && size source.o | tail -n 1", atMost(0.9), atMost(1.1)},
-	{"git", strings.ReplaceAll(gitLoad, "%%", "%"), atMost(0.8), atMost(1)},
-	{"perl", "perl -e '" + perlLoop + "'", atMost(0.8), atMost(1)},
-	{"ruby", "ruby -e '" + rubyLoop + "'", atMost(0.8), atMost(1)},
-	{"go", "./words", atMost(0.8), bar{}},
-	{"node", "node -e '" + nodeLoop + "'", atMost(0.8), atMost(1)},
-	{"lua", "lua5.4 -e '" + luaLoop + "'", atMost(0.5), bar{}},
-	{"sh", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo $i", atMost(0.9), bar{}},
-	{"sha256", "head -c 64M /dev/zero | sha256sum", atMost(0.6), bar{}},
-	{"gzip", "seq 2000000 | gzip | wc -c", atMost(0.6), bar{}},
-	{"fork", "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done; echo $i", atMost(0.25), bar{}},
-	{"find", "for i in $(seq 5); do find / -xdev | wc -l; done | tail -n 1 | sed 's/.*/done/'", atMost(0.4), bar{}},
-	{"short", "for i in $(seq 16); do python3 -c 'print(6 * 7)'; done | sort -u", bar{}, bar{}},
+	{"python", "python3 -c '" + pythonLoop + "'", atMost(0.8), atMost(1), 9},
+	{"compileall", "rm -rf a; cp -r /usr/lib/python3*/asyncio a; python3 -m compileall -q -f a; ls a/__pycache__ | wc -l", atMost(0.8), atMost(1), 12},
+	{"sqlite", "rm -f db; sqlite3 db \"$(cat load.sql)\"", atMost(0.8), atMost(1), 12},
+	{"gcc", "gcc -O1 -c source.c -o source.o && size source.o | tail -n 1", atMost(0.9), atMost(1.1), 10},
+	{"git", strings.ReplaceAll(gitLoad, "%%", "%"), atMost(0.8), atMost(1), 6},
+	{"perl", "perl -e '" + perlLoop + "'", atMost(0.8), atMost(1), 12},
+	{"ruby", "ruby -e '" + rubyLoop + "'", atMost(0.8), atMost(1), 12},
+	{"go", "./words", atMost(0.8), bar{}, 12},
+	{"node", "node -e '" + nodeLoop + "'", atMost(0.8), atMost(1), 9},
+	{"lua", "lua5.4 -e '" + luaLoop + "'", atMost(0.5), bar{}, 12},
+	{"sh", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done; echo $i", atMost(0.9), bar{}, 12},
+	{"sha256", "head -c 64M /dev/zero | sha256sum", atMost(0.6), bar{}, 0},
+	{"gzip", "seq 2000000 | gzip | wc -c", atMost(0.6), bar{}, 12},
+	{"fork", "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done; echo $i", atMost(0.25), bar{}, 12},
+	{"find", "for i in $(seq 5); do find / -xdev | wc -l; done | tail -n 1 | sed 's/.*/done/'", atMost(0.4), bar{}, 7},
+	{"short", "for i in $(seq 16); do python3 -c 'print(6 * 7)'; done | sort -u", bar{}, bar{}, 12},
 }
 
 // programMemory is that of the guests, in MiB.
@@ -65,7 +68,7 @@ func measurePrograms(ctx context.Context, b *bench) error {
 	if err != nil {
 		return err
 	}
-	files, err := programFiles(k)
+	files, hostFiles, err := programFiles(k)
 	if err != nil {
 		return err
 	}
@@ -84,6 +87,12 @@ func measurePrograms(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer translating.close()
+	var native *nativeHost
+	if b.native != "" {
+		if native, err = k.startNative(ctx, b.native, hostFiles); err != nil {
+			return err
+		}
+	}
 	sides := []side{{"translated", translating, costs{}}, {"interpreted", interpreting, costs{}}, {"qemu", theirs, costs{}}}
 	for i := range sides {
 		for name, content := range files {
@@ -92,7 +101,7 @@ func measurePrograms(ctx context.Context, b *bench) error {
 			}
 		}
 	}
-	var ratios, firsts samples
+	var ratios, firsts, natives, nativeFirsts samples
 	for _, p := range programs {
 		if !b.measures(p.name) {
 			continue
@@ -102,9 +111,20 @@ func measurePrograms(ctx context.Context, b *bench) error {
 			return err
 		}
 		ratios, firsts = append(ratios, ratio), append(firsts, first)
+		if native != nil {
+			warm, first, err := b.compareNative(ctx, native, sides[0].costs.cpu, p)
+			if err != nil {
+				return err
+			}
+			natives, nativeFirsts = append(natives, warm), append(nativeFirsts, first)
+		}
 	}
 	b.report.add(figure{name: "geometric mean of the programs, translated", unit: "times QEMU's", value: geometricMean(ratios), spread: ratios, bar: atMost(0.8)})
 	b.report.add(figure{name: "geometric mean of their first runs", unit: "times QEMU's", value: geometricMean(firsts), spread: firsts})
+	if native != nil {
+		b.report.add(figure{name: "geometric mean of the programs, translated", unit: "times native", value: geometricMean(natives), spread: natives, bar: atMost(6)})
+		b.report.add(figure{name: "geometric mean of their first runs", unit: "times native", value: geometricMean(nativeFirsts), spread: nativeFirsts, bar: atMost(7.5)})
+	}
 	return nil
 }
 
@@ -140,6 +160,28 @@ func (b *bench) compareProgram(ctx context.Context, sides []side, p debianProgra
 	return warm.median(), first, nil
 }
 
+// compareNative returns the ratios of processor times to the host's: of the median of runs, and of the first run. The host's runs follow those of the
+// guests at once.
+func (b *bench) compareNative(ctx context.Context, native *nativeHost, ours samples, p debianProgram) (ratio, first float64, err error) {
+	var host costs
+	for range b.rounds(4) + 1 {
+		took, _, err := native.run(ctx, "cd /root; "+p.line)
+		if err != nil {
+			return 0, 0, err
+		}
+		host.add(took)
+	}
+	theirs := host.cpu[1:].median()
+	ratio, first = ours[1:].median()/theirs, ours[0]/theirs
+	limit := bar{}
+	if p.native != 0 {
+		limit = atMost(p.native)
+	}
+	b.report.add(figure{name: p.name + ", translated", unit: "times native", value: ratio, spread: ours[1:].over(host.cpu[1:]), bar: limit})
+	b.report.add(figure{name: p.name + ", first run", unit: "times native", value: first})
+	return ratio, first, nil
+}
+
 // forArchive is a kit with the image of an archive.
 func (k *kit) forArchive(ctx context.Context, archive string, memory int) (*kit, error) {
 	own := &kit{dir: k.path("archive"), root: k.root, memory: memory}
@@ -162,16 +204,22 @@ func (k *kit) forArchive(ctx context.Context, archive string, memory int) (*kit,
 	return own, own.writeBootFiles()
 }
 
-// programFiles are what the programs read, and a program of Go's.
-func programFiles(k *kit) (map[string][]byte, error) {
-	build := exec.Command("go", "build", "-trimpath", "-o", k.path("words"), "./integration/bench/words")
-	build.Dir = k.root
-	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0")
-	if _, err := output(build); err != nil {
-		return nil, err
+// programFiles are what the programs read, and a program of Go's, of the guest and of the host.
+func programFiles(k *kit) (guest, host map[string][]byte, err error) {
+	guest = map[string][]byte{"load.sql": []byte(sqliteLoad), "source.c": []byte(cSource(120))}
+	host = maps.Clone(guest)
+	for arch, files := range map[string]map[string][]byte{"riscv64": guest, runtime.GOARCH: host} {
+		build := exec.Command("go", "build", "-trimpath", "-o", k.path("words"), "./integration/bench/words")
+		build.Dir = k.root
+		build.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0")
+		if _, err := output(build); err != nil {
+			return nil, nil, err
+		}
+		if files["words"], err = os.ReadFile(k.path("words")); err != nil {
+			return nil, nil, err
+		}
 	}
-	words, err := os.ReadFile(k.path("words"))
-	return map[string][]byte{"words": words, "load.sql": []byte(sqliteLoad), "source.c": []byte(cSource(120))}, err
+	return guest, host, nil
 }
 
 // cSource is a program in C with some thirteen lines a function.

@@ -191,7 +191,7 @@ func (s *httpServer) exec(ctx context.Context) error {
 	return errors.Join(err, answer.Body.Close())
 }
 
-// measureStreams has many commands write at once, each in its own stream of events, and looks that nothing is lost.
+// measureStreams lets many commands write at once, each in its own stream of events, and checks that nothing is lost.
 func measureStreams(ctx context.Context, b *bench, s *httpServer) error {
 	const streams, bytesOfEach = 100, 1 << 20
 	began := time.Now()

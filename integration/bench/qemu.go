@@ -77,7 +77,7 @@ func (k *kit) startQEMU(ctx context.Context, network *guestrpc.NetworkParams, fl
 	}
 	params := guestrpc.StartParams{Hostname: "bench", Network: network}
 	if slices.Contains(flags, "-incoming") {
-		params.Restored = goesOn()
+		params.Restored = restored()
 	}
 	if err := g.greet(ctx, listener.(*net.UnixListener), params); err != nil {
 		g.close()

@@ -15,7 +15,7 @@ import (
 	"agentvm/internal/guest/guestrpc"
 )
 
-// measureIncoming compares processes that go on from a saved machine: agentvm from its base, QEMU from a file that it
+// measureIncoming compares processes that continue from a saved machine: agentvm from its base, QEMU from a file that it
 // has migrated into. Both saved guests had booted and run a command; both get the same greeting, start and command then.
 func measureIncoming(ctx context.Context, b *bench) error {
 	if err := needTool(qemuName, qemuPackage); err != nil {
@@ -49,7 +49,7 @@ func measureIncoming(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// warmOwn is a process that goes on from the base, until its output.
+// warmOwn is a process that continues from the base, until its output.
 func (k *kit) warmOwn(ctx context.Context) (cost, error) {
 	p, err := k.startProgram(ctx, "echo hi", "hi\n")
 	if err != nil {
@@ -140,13 +140,13 @@ func (q *qmp) do(command string, arguments, answer any) error {
 	return errors.Join(q.in.Err(), fmt.Errorf("%s: no answer", command))
 }
 
-// warmQEMU is a process of QEMU that goes on from the file, until its output.
+// warmQEMU is a process of QEMU that continues from the file, until its output.
 func (k *kit) warmQEMU(ctx context.Context, file string) (cost, error) {
 	return k.qemuUntilOutput(ctx, "-incoming", "exec:cat "+file)
 }
 
-// goesOn is what a guest is told that has been started before.
-func goesOn() *guestrpc.Restored {
+// restored tells a guest that it has been started before.
+func restored() *guestrpc.Restored {
 	r := &guestrpc.Restored{Entropy: make([]byte, 64), Generation: 1}
 	_, _ = rand.Read(r.Entropy)
 	_, _ = rand.Read(r.GenerationID[:])

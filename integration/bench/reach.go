@@ -113,7 +113,7 @@ func (r reach) measureDial(ctx context.Context, b *bench) error {
 	return nil
 }
 
-// get has the guest send; the connection was dialled by the host.
+// get makes the guest send; the connection was dialled by the host.
 func (r reach) get(ctx context.Context) error {
 	c, err := r.dial(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"agentvm/vm"
 )
 
-// measureSnapshot measures what need not boot: VMs that go on from the base of their kind, from a running VM, or from a
+// measureSnapshot measures what need not boot: VMs that continue from the base of their kind, from a running VM, or from a
 // file.
 func measureSnapshot(ctx context.Context, b *bench) error {
 	if err := b.kit.build(ctx); err != nil {

@@ -3,14 +3,16 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+
+	"agentvm/internal/storage/translations"
 )
 
-// cold are commands of about two seconds, and a short one, each in a process of its own, which has no translated code yet.
+// cold are commands of about two seconds, and a short one, each in a process of its own.
 var cold = []struct {
 	name, line  string
 	full, quick int
@@ -25,7 +27,7 @@ var cold = []struct {
 	{"true", "true %d", 0, 0, atMost(1.05)},
 }
 
-// measureTranslatedCold runs `agentvm exec` with and without translation, in turn.
+// measureTranslatedCold runs `agentvm exec` without translation, with a store that has no translated code, and with what that process has left there, in turn.
 func measureTranslatedCold(ctx context.Context, b *bench) error {
 	if err := b.kit.build(ctx); err != nil {
 		return err
@@ -50,25 +52,47 @@ func measureTranslatedCold(ctx context.Context, b *bench) error {
 			rounds *= 4
 		}
 		line := fmt.Sprintf(w.line, n)
-		var on, off costs
+		var off, on, kept costs
 		for range rounds {
 			for _, s := range []struct {
-				word string
-				to   *costs
-			}{{"nojit", &off}, {"", &on}} {
+				name, word string
+				forget     bool
+				to         *costs
+			}{{"nojit", "nojit", false, &off}, {"translated", "", true, &on}, {"kept", "", false, &kept}} {
+				if s.forget {
+					if err := b.kit.forget(s.word); err != nil {
+						return err
+					}
+				}
 				took, err := b.kit.run(ctx, s.word, line)
 				if err != nil {
 					return fmt.Errorf("%s: %w", w.name, err)
 				}
 				s.to.add(took)
-				b.report.cost("TranslatedCold/"+w.name+"/"+cmp.Or(s.word, "translated"), took)
+				b.report.cost("TranslatedCold/"+w.name+"/"+s.name, took)
 			}
 		}
-		cpu, wall := on.cpu.over(off.cpu), on.wall.over(off.wall)
-		b.report.add(figure{name: "nothing translated yet, " + w.name + ", processor time", unit: "times the interpreter's", value: cpu.median(), spread: cpu, bar: w.bar})
-		b.report.add(figure{name: "nothing translated yet, " + w.name + ", elapsed time", unit: "times the interpreter's", value: wall.median(), spread: wall})
+		for _, s := range []struct {
+			name string
+			of   costs
+			bar  bar
+		}{{"nothing translated yet", on, w.bar}, {"translated by an earlier process", kept, bar{}}} {
+			cpu, wall := s.of.cpu.over(off.cpu), s.of.wall.over(off.wall)
+			b.report.add(figure{name: s.name + ", " + w.name + ", processor time", unit: "times the interpreter's", value: cpu.median(), spread: cpu, bar: s.bar})
+			b.report.add(figure{name: s.name + ", " + w.name + ", elapsed time", unit: "times the interpreter's", value: wall.median(), spread: wall})
+		}
 	}
 	return nil
+}
+
+// forget removes the translated code that processes have left in their store.
+func (k *kit) forget(word string) error {
+	store, err := k.storeFor(word)
+	if err != nil {
+		return err
+	}
+	_, _, err = translations.Prune(filepath.Join(store, translations.Folder), false)
+	return err
 }
 
 // run runs a command in a process.

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// workloads are shell source, cut into parts so that both sides get the same minutes of this computer, with a number of things to do. want is what they print for the full and the quick number.
+// workloads are shell source, cut into parts so that both sides get the same minutes of this host, with a number of things to do. want is what they print for the full and the quick number.
 var workloads = []struct {
 	name, figure string
 	line         string

@@ -1,4 +1,4 @@
-// Command release makes what a release of agentvm consists of, the same bytes from the same sources with the same version of Go:
+// Command release makes the files of a release of agentvm, the same bytes from the same sources with the same version of Go:
 //
 //	go run ./scripts/release -version v1.2.3 -o DIR
 //

@@ -1,4 +1,4 @@
-// Command words is what the bench runs as a program of Go's: it counts words of a text that it makes, with maps, sorting, goroutines and garbage.
+// Command words is the Go program that the bench runs: it counts the words of a text that it makes, with maps, sorting, goroutines and garbage.
 package main
 
 import (
