@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// abiConfig mirrors struct machine_config of src/config.h. Every member is naturally aligned there, so that the
+// abiConfig mirrors struct machine_config of src/common/config.h. Every member is naturally aligned there, so that the
 // layout has no padding but at the end.
 type abiConfig struct {
 	RAMSize               uint64
@@ -33,7 +33,7 @@ const (
 	deterministicEpoch = 1767225600 * 1e9 // 2026-01-01T00:00:00Z in nanoseconds
 )
 
-// abiLayout mirrors struct machine_layout of src/machine.c.
+// abiLayout mirrors struct machine_layout of src/common/machine.c.
 type abiLayout struct {
 	Version, ConfigSize       uint32
 	Config, Result, Hart, RAM uint32
@@ -44,10 +44,10 @@ type abiLayout struct {
 	Scratch, Hashed           [4]abiRange
 }
 
-// abiRange mirrors struct memory_range of src/machine.h: a part of linear memory.
+// abiRange mirrors struct memory_range of src/common/machine.h: a part of linear memory.
 type abiRange struct{ Address, Size uint32 }
 
-// abiResult mirrors struct machine_result of src/machine.c.
+// abiResult mirrors struct machine_result of src/common/machine.c.
 type abiResult struct {
 	Retired    uint64
 	DeadlineNS uint64

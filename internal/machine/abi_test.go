@@ -55,7 +55,7 @@ func offsetsInC(t *testing.T) string {
 	}
 	source.WriteString("printf(\"size %zu\\n\", sizeof(struct machine_config));\n}\n")
 	program := filepath.Join(t.TempDir(), "offsets")
-	compile := exec.Command(gcc, "-I", "src", "-x", "c", "-o", program, "-")
+	compile := exec.Command(gcc, "-I", "src/common", "-I", "src/riscv64", "-x", "c", "-o", program, "-")
 	compile.Stdin = strings.NewReader(source.String())
 	if out, err := compile.CombinedOutput(); err != nil {
 		t.Fatalf("compile: %v\n%s", err, out)

@@ -10,13 +10,13 @@ import (
 // ErrState is returned by Restore for an untrusted image whose machine is in a state that no machine can be in.
 var ErrState = errors.New("the image is of no machine")
 
-// stateNames are those of parts in src/adopt.c, in its order.
+// stateNames are those of parts in src/common/adopt.c, in its order.
 var stateNames = []string{
 	"registers", "cycle counter", "clock", "interrupt controller", "real-time clock", "generation device", "virtio devices",
 	"console ports", "network", "shares", "balloon",
 }
 
-// abiAdoption mirrors struct adoption of src/adopt.c.
+// abiAdoption mirrors struct adoption of src/common/adopt.c.
 type abiAdoption struct {
 	Count, Reserved uint32
 	Part            [16]struct {
@@ -25,11 +25,11 @@ type abiAdoption struct {
 	}
 }
 
-// maxState bounds one part of the state: more is a mistake in src/adopt.c.
+// maxState bounds one part of the state: more is a mistake in src/common/adopt.c.
 const maxState = 64 << 10
 
 // restoreUntrusted makes a new machine that continues where the image's machine was. From the image it takes the RAM, and of the rest
-// of the state only what src/adopt.c names and checks. Decoded code, translation caches and the module's own data are this machine's. m.base becomes
+// of the state only what src/common/adopt.c names and checks. Decoded code, translation caches and the module's own data are this machine's. m.base becomes
 // an image of the RAM alone.
 func (m *Machine) restoreUntrusted(c *content) error {
 	var saved abiConfig
@@ -75,7 +75,7 @@ func (m *Machine) takeState(c *content) error {
 	}
 	for _, p := range list.Part[:list.Count] {
 		if p.State.Size > maxState {
-			return fmt.Errorf("machine.wasm has a part of a machine's state of %d bytes, of at most %d: see src/adopt.c", p.State.Size, maxState)
+			return fmt.Errorf("machine.wasm has a part of a machine's state of %d bytes, of at most %d: see src/common/adopt.c", p.State.Size, maxState)
 		}
 		to, ok := m.memory.Read(p.Copy, p.State.Size)
 		if !ok {

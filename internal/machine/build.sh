@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds machine.wasm from src/, and from the same sources standalone.wasm (src/standalone.c), with Debian's clang-19 and lld-19,
+# Builds machine.wasm from src/, and from the same sources standalone.wasm (src/common/standalone.c), with Debian's clang-19 and lld-19,
 # byte-reproducibly. The latter is committed compressed, by zstd.
 # usage: internal/machine/build.sh [OUTPUT [STANDALONE]]   Without OUTPUT it replaces the committed modules and machine.json, which says
 #                                     what they were made from; else it only writes the modules there. CFLAGS adds flags.
@@ -15,14 +15,14 @@ trap 'rm -rf "$work"' EXIT
 [ $# -gt 0 ] || standalone=$work/standalone.wasm
 # -fno-jump-tables: a switch becomes a tree of conditional branches (docs/internals/rationale.md).
 flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
-    -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
+    -Isrc/common -Isrc/riscv64 -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
 #
 # The loop of the interpreter takes a way through assembly: `br_if L` becomes `if; br L; end`. When several branches lead
 # to L, wazero 1.12 compiles a br_if to five instructions (compare, setcc, movzx, test, jump), the other form always to two.
 compile() {
     # shellcheck disable=SC2086 # flags are words
     case $1 in
-    src/interpret.c)
+    src/riscv64/interpret.c)
         clang-19 $flags ${CFLAGS:-} -S -o "$2.s" "$1"
         awk '/^\tbr_if[ \t]/ { print "\tif"; print "\tbr\t" $2 + 1; print "\tend_if"; next } { print }' "$2.s" >"$2.fused.s"
         clang-19 $flags -Wno-unused-command-line-argument -c -o "$2" "$2.fused.s"
@@ -33,12 +33,12 @@ compile() {
 # module OUTPUT: compiles and links all sources with what CFLAGS has.
 module() {
     objects=
-    for source in src/*.c; do
+    for source in $(printf '%s\n' src/common/*.c src/riscv64/*.c | LC_ALL=C sort -t/ -k3); do
         object=$work/$(basename "$source" .c).o
         compile "$source" "$object"
         objects="$objects $object"
     done
-    # The hart lives between the stack and the data, see HART_ADDRESS in src/hart.h.
+    # The hart lives between the stack and the data, see HART_ADDRESS in src/riscv64/hart.h.
     # shellcheck disable=SC2086
     wasm-ld-19 --no-entry --strip-all --max-memory=4294901760 -z stack-size=65536 \
         --stack-first --global-base=1048576 -o "$work/module.wasm" $objects
@@ -54,7 +54,7 @@ sha256() { sha256sum "$1" | cut -d' ' -f1; }
 # One line of machine.json for each source; manifest_test.go has the same list.
 sources() {
     comma=
-    for file in build.sh riscv/instructions.tbl src/*.c src/*.h; do
+    for file in build.sh riscv/instructions.tbl src/common/*.[ch] src/riscv64/*.[ch]; do
         printf '%b    "%s": "%s"' "$comma" "$file" "$(sha256 "$file")"
         comma=',\n'
     done

@@ -12,8 +12,8 @@ import (
 
 // deviceSources are the devices and their test driver, relative to this folder.
 var deviceSources = []string{
-	"src/virtio.c", "src/virtqueue.c", "src/virtio_console.c", "src/virtio_rng.c", "src/virtio_net.c",
-	"src/virtio_blk.c", "src/virtio_fs.c", "src/virtio_balloon.c", "src/vmgenid.c", "src/rtc.c", "src/devices.c", "src/test/devices_*.c",
+	"src/common/virtio.c", "src/common/virtqueue.c", "src/common/virtio_console.c", "src/common/virtio_rng.c", "src/common/virtio_net.c",
+	"src/common/virtio_blk.c", "src/common/virtio_fs.c", "src/common/virtio_balloon.c", "src/common/vmgenid.c", "src/common/rtc.c", "src/common/devices.c", "src/test/devices_*.c",
 }
 
 // TestDevices runs each case of src/test/devices_*_test.c against the devices, compiled for the host with the

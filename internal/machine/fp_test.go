@@ -107,7 +107,7 @@ func buildFPCheck(t *testing.T) string {
 	t.Helper()
 	// Contraction would round a*b+c once where the sources mean twice; errno would make square roots library calls.
 	flags := []string{"-O2", "-ffp-contract=off", "-fno-math-errno", "-fsanitize=undefined", "-fno-sanitize-recover=all"}
-	return compileFP(t, "gcc", flags, fpSources(t, "src/fp_*.c", "src/test/fp_check.c", "src/test/fp_apply.c",
+	return compileFP(t, "gcc", flags, fpSources(t, "src/common/fp_*.c", "src/test/fp_check.c", "src/test/fp_apply.c",
 		"src/test/fp_operands.c", "src/test/fp_hardware.c"))
 }
 
@@ -116,7 +116,7 @@ func buildFPModule(t testing.TB) []byte {
 	debianTool(t, "wasm-ld-19") // clang calls it
 	flags := []string{"--target=wasm32", "-O3", "-ffreestanding", "-nostdlib", "-mbulk-memory", "-msign-ext",
 		"-mnontrapping-fptoint", "-fno-strict-aliasing", "-ffp-contract=off", "-Wl,--no-entry"}
-	path := compileFP(t, "clang-19", flags, fpSources(t, "src/fp_*.c", "src/test/fp_export.c", "src/test/fp_apply.c"))
+	path := compileFP(t, "clang-19", flags, fpSources(t, "src/common/fp_*.c", "src/test/fp_export.c", "src/test/fp_apply.c"))
 	module, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ command -v clang-19 >/dev/null || { echo "fuzz.sh: clang-19 is missing: apt-get 
 # Without PIE, static data lies below 4 GiB: iovecs hold 32-bit addresses.
 clang-19 -std=c17 -O1 -g -Wall -Wextra -Werror -Wno-unknown-attributes -Wno-ignored-attributes -DRAM_KIB=128 -fno-pie -no-pie \
     -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Wl,--wrap=virtqueue_give -o "$work/devices" \
-    src/virtio.c src/virtqueue.c src/virtio_*.c src/vmgenid.c src/rtc.c src/devices.c src/test/devices_harness.c src/test/fuzz_devices.c
+    src/common/virtio.c src/common/virtqueue.c src/common/virtio_*.c src/common/vmgenid.c src/common/rtc.c src/common/devices.c src/test/devices_harness.c src/test/fuzz_devices.c
 
 fuzz() {
     ln -sf devices "$work/$1"

@@ -16,7 +16,7 @@ import (
 // reasonTranslate is enum run_reason's RUN_TRANSLATE: TranslateAll needs its answer before the guest continues.
 const reasonTranslate Reason = 5
 
-// abiJIT mirrors struct jit_layout of src/jit.c.
+// abiJIT mirrors struct jit_layout of src/riscv64/jit.c.
 type abiJIT struct {
 	Version                           uint32 // of the contract
 	X, F, PC                          uint32 // offsets in the hart; registers have 8 bytes each
@@ -38,7 +38,7 @@ type abiJIT struct {
 // jitVersion is that of the contract which this program was written for.
 const jitVersion = 9
 
-// Offsets in struct jit_state of src/jit.h.
+// Offsets in struct jit_state of src/riscv64/jit.h.
 const (
 	jitHotCount   = 8
 	jitRefused    = 12
@@ -150,7 +150,7 @@ func (j *machineJIT) reinstallIfUnchanged(at codePlace) (bool, error) {
 	return page.entries[at.offset].installed(), err
 }
 
-// enter is what the machine calls: see jit_run of src/jit.c. An entry that is not the slot's executes nothing.
+// enter is what the machine calls: see jit_run of src/riscv64/jit.c. An entry that is not the slot's executes nothing.
 func (j *machineJIT) enter(tlb uint32, page, self uint64, entry uint32) {
 	j.code.Enter(entry, self|uint64(entry)<<8, page, j.m.layout.Hart, tlb)
 }

@@ -175,7 +175,7 @@ func (j *machineJIT) installBlock(frame uint32, page *translatedPage, block *nat
 }
 
 // worth is how often a place of the page must be hot before it is translated: when as much time was lost by interpreting as the translation
-// costs. It costs some 2 us an instruction; a place is hot after JIT_THRESHOLD jumps (src/jit.h), of which each loses some 60 ns. What is executed for the
+// costs. It costs some 2 us an instruction; a place is hot after JIT_THRESHOLD jumps (src/riscv64/jit.h), of which each loses some 60 ns. What is executed for the
 // first time is likelier to be executed often than what was left out before.
 func (p *translatedPage) worth() int {
 	const perPlace = 60 // instructions whose translation costs what a hot place has lost

@@ -6,7 +6,7 @@ import (
 	"os"
 )
 
-// Of struct released_pages in src/machine.h.
+// Of struct released_pages in src/common/machine.h.
 const (
 	releasedHeader = 8   // bytes before the ranges
 	releasedRange  = 8   // bytes of one: address and size in linear memory

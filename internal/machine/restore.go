@@ -19,7 +19,7 @@ var ErrShape = errors.New("the image is of a machine of another shape")
 //
 // The memory is mapped copy-on-write where the system can, so that machines of one image share what they do not write.
 // An image from NewImage is untrusted: it may contain anything. That gives it power over its own guest, but none over the
-// host. Its machine is made anew, with the image's RAM and what of its state passes the checks of src/adopt.c; else the error is
+// host. Its machine is made anew, with the image's RAM and what of its state passes the checks of src/common/adopt.c; else the error is
 // ErrState. That costs the code that was decoded, and is the way to take an image from an untrusted source. An image
 // from Capture or NewTrustedImage is trusted and taken as it is.
 func (p *Program) Restore(ctx context.Context, cfg Config, i *MemoryImage) (*Machine, error) {

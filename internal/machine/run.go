@@ -11,7 +11,7 @@ import (
 // Reason says why the guest stopped.
 type Reason uint32
 
-// Reasons, with the values of enum run_reason in src/hart.h.
+// Reasons, with the values of enum run_reason in src/common/processor.h.
 const (
 	reasonBudget Reason = iota
 	reasonIdle

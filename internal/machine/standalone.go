@@ -18,7 +18,7 @@ import (
 //go:embed standalone.wasm.zst
 var compressedStandalone []byte
 
-// standaloneModule is the machine with a main loop of its own, src/standalone.c; made by build.sh, too.
+// standaloneModule is the machine with a main loop of its own, src/common/standalone.c; made by build.sh, too.
 var standaloneModule = sync.OnceValues(func() ([]byte, error) { return embedded.Unpack("standalone.wasm", compressedStandalone) })
 
 // NewStandaloneProgram is NewProgram for machines that WriteStandalone can write. They translate no code.
@@ -37,7 +37,7 @@ var ErrStandaloneTooLarge = errors.New("too large for a WebAssembly module, whos
 
 // WriteStandalone writes the machine, as it is between two slices, as a module: a command of WASI preview 1 that continues
 // the guest. disk, of size bytes, is the guest's only disk; it becomes part of the module. The machine must be of a NewStandaloneProgram,
-// have one disk, a console and a control port, and is of no use afterwards. What the frames on the control port are, src/standalone.c says.
+// have one disk, a console and a control port, and is of no use afterwards. What the frames on the control port are, src/common/standalone.c says.
 func (m *Machine) WriteStandalone(w io.Writer, disk io.ReaderAt, size int64) error {
 	at := int64(m.memory.Size())
 	pages := (at + size + wasmPage - 1) / wasmPage

@@ -12,7 +12,7 @@ import (
 
 const (
 	tablePath = "internal/machine/riscv/instructions.tbl"
-	cPath     = "internal/machine/src/instructions.h"
+	cPath     = "internal/machine/src/riscv64/instructions.h"
 	goPath    = "internal/machine/riscv/table.go"
 )
 

@@ -7,7 +7,7 @@ import (
 )
 
 // Where the first place of the TLB does not have the page of an access, a routine of the translation's own looks at the second one, and then walks
-// the page tables and fills the first: what src/mmu.c does, in the cases that are frequent and change nothing else. All others, exceptions among
+// the page tables and fills the first: what src/riscv64/mmu.c does, in the cases that are frequent and change nothing else. All others, exceptions among
 // them, are the interpreter's: the instruction is left to it.
 
 // detour is code behind all else that a miss takes.

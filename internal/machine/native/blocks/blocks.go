@@ -29,7 +29,7 @@ type Layout struct {
 	Fused                 bool // the host multiplies and adds with one rounding: FMA3 on amd64
 }
 
-// Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/jit.c.
+// Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/riscv64/jit.c.
 type Walk struct {
 	Scratch                      uint32 // address of three words of 8 bytes for native code alone
 	RAMBytes                     uint32 // address of the size of RAM, 8 bytes

@@ -17,5 +17,5 @@ const (
 
 	RAMBase    = 0x8000_0000
 	Superpage  = 21 // the shift of its size
-	WalkCharge = 40 // SLOW_TRANSLATE of src/hart.h
+	WalkCharge = 40 // SLOW_TRANSLATE of src/common/processor.h
 )

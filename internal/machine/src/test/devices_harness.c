@@ -47,7 +47,7 @@ void check_released(void) {
 
 void check_writes(void) { CHECK(memcmp(ram, reported, RAM_SIZE) == 0); }
 
-void plic_set_level(unsigned source, bool level) {
+void interrupt_set_level(unsigned source, bool level) {
     CHECK(source >= 1 && source <= 31);
     line[source] = level;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../virtio.h"
+#include "../common/virtio.h"
 
 #define CHECK(condition)                                                                                               \
     do {                                                                                                               \

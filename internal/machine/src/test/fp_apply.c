@@ -1,6 +1,6 @@
 #include "fp_apply.h"
 
-#include "../fp.h"
+#include "../common/fp.h"
 
 #define NAME(function, ...) #function,
 const char *const fp_operation_names[FP_OPERATION_COUNT] = {FP_OPERATIONS(NAME)};

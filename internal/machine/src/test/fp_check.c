@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "../fp.h"
+#include "../common/fp.h"
 #include "fp_apply.h"
 #include "fp_hardware.h"
 #include "fp_operands.h"

@@ -10,7 +10,7 @@ bool fp_execute_on_hardware(const struct fp_vector *v, struct fp_outcome *out) {
 
 #else
 
-#include "../fp.h"
+#include "../common/fp.h"
 
 enum { MXCSR_INVALID = 1, MXCSR_DIVIDE = 4, MXCSR_OVERFLOW = 8, MXCSR_UNDERFLOW = 16, MXCSR_PRECISION = 32 };
 enum { MXCSR_DEFAULT = 0x1f80, MXCSR_ROUNDING_SHIFT = 13 };

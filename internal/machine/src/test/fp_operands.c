@@ -1,6 +1,6 @@
 #include "fp_operands.h"
 
-#include "../fp.h"
+#include "../common/fp.h"
 
 const struct fp_format fp_binary32 = {24, 8}, fp_binary64 = {53, 11};
 

@@ -2,7 +2,7 @@
 // translation caches, indices, pointers to functions. A forged one could keep a slice from ever ending. So an untrusted image is not
 // put into memory. `init` makes a new machine, Go maps the image's RAM into it, which concerns only the guest, and of the rest only
 // what follows is copied, value by value.
-#include "hart.h"
+#include "processor.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
@@ -13,7 +13,7 @@ static const struct part {
     bool (*adopt)(const void *from);
 } parts[] = {
     {registers_state, registers_adopt}, {cycle_state, cycle_adopt}, {time_state, time_adopt},
-    {plic_state, plic_adopt},       {rtc_state, rtc_adopt},         {vmgenid_state, vmgenid_adopt},
+    {interrupts_state, interrupts_adopt}, {rtc_state, rtc_adopt},   {vmgenid_state, vmgenid_adopt},
     {virtio_state, virtio_adopt},   {console_state, console_adopt}, {net_state, net_adopt},
     {share_state, share_adopt},     {balloon_state, balloon_adopt},
 };

@@ -11,7 +11,7 @@ void devices_init(void) {
     __builtin_memset(virtio_devices, 0, sizeof virtio_devices);
     work_begin();
     for (unsigned source = 1; source <= RTC_IRQ; source++)
-        plic_set_level(source, false);
+        interrupt_set_level(source, false);
     rtc_init();
     vmgenid_init();
     console_init();

@@ -40,7 +40,7 @@ static void update(void) {
     hart.recheck = 1;
 }
 
-void plic_set_level(unsigned source, bool level) {
+void interrupt_set_level(unsigned source, bool level) {
     if (level) plic.level |= 1u << source;
     else plic.level &= ~(1u << source);
     update();
@@ -72,10 +72,10 @@ void plic_write(uint32_t offset, uint64_t value) {
     update();
 }
 
-struct memory_range plic_state(void) { return memory_range(&plic, sizeof plic); }
+struct memory_range interrupts_state(void) { return memory_range(&plic, sizeof plic); }
 
-// plic_adopt leaves out which lines are high: the devices say so.
-bool plic_adopt(const void *other) {
+// interrupts_adopt leaves out which lines are high: the devices say so.
+bool interrupts_adopt(const void *other) {
     const __typeof__(plic) *from = other;
     for (unsigned i = 1; i < SOURCES; i++) plic.priority[i] = from->priority[i] & MAX_PRIORITY;
     plic.claimed = from->claimed & ~1u;

@@ -13,7 +13,7 @@ static uint8_t seen[ID_SIZE]; // each byte as the guest read it last
 static void update(void) {
     bool changed = false;
     for (unsigned i = 0; i < ID_SIZE; i++) changed |= seen[i] != config.generation[i];
-    plic_set_level(VMGENID_IRQ, changed);
+    interrupt_set_level(VMGENID_IRQ, changed);
 }
 
 // A machine that starts has seen its id: nothing changed.

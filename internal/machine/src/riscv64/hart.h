@@ -3,7 +3,7 @@
 #define AGENTVM_HART_H
 
 #include "instructions.h"
-#include "machine.h"
+#include "processor.h"
 
 enum privilege { PRIV_U = 0, PRIV_S = 1, PRIV_M = 3 };
 
@@ -198,43 +198,17 @@ static inline uint64_t raise(uint32_t cause, uint64_t tval) {
     return 0;
 }
 
-// What takes much longer than an instruction is charged, in nanoseconds of a middling host: the budget of a slice follows from the speed
-// of the one before it, and a program that was fast could be slow for a second. When SLOW_SLICE is used up the slice ends, at the next
-// place where hart.stop is looked at.
-enum { SLOW_SLICE = 500000 };
-enum {
-    SLOW_TRANSLATE = 40,
-    SLOW_FLUSH = 20,
-    SLOW_DECODE = 40,
-    SLOW_CODE_PAGE = 8000,
-    SLOW_TRAP = 60,
-    SLOW_CLOCK = 100,
-    SLOW_REGISTER = 100,
-    SLOW_CLEAR = 150,
-};
-
-void slow_ended(void); // machine.c
-
 static inline void slow(uint32_t nanoseconds) {
     hart.slow_left -= (int64_t)nanoseconds;
     if (hart.slow_left < 0) slow_ended();
 }
-
-// interpret.c: runs until the budget is spent or hart.wait, hart.stop or a pending interrupt needs the caller.
-void interpret(void);
 
 // decode.c
 void decode_slot(struct code_page *page, uint32_t index);
 bool decode_word(uint32_t word, struct insn *out, uint32_t offset);
 
 // code.c: the pool of decoded pages.
-bool code_init(void);
 struct code_page *code_page_for(uint32_t frame);
-bool code_present(uint32_t frame);
-extern uint16_t *page_of_frame; // for each RAM page: index in the pool + 1, or 0
-void code_drop(uint32_t frame);
-struct memory_range code_pool(void);  // in linear memory
-struct memory_range code_index(void);
 struct code_page *code_page_of(const struct insn *slot); // slot of the pool
 void code_decode(const struct insn *slot); // decodes an undecoded slot of the pool
 
@@ -246,23 +220,15 @@ bool tlb_reach(uint64_t va, bool store);
 uint8_t *atomic_pointer(uint64_t va, uint32_t size); // for SC and AMOs; NULL after an exception
 struct code_page *fetch_page(uint64_t va);           // NULL after an exception
 bool fetch_crossing(uint64_t va, uint32_t *word);
-bool memory_init(void);
-uint8_t *ram_start(void);
-extern uint8_t *ram; // memory.c; for mmu.c, others call ram_at
-extern uint64_t ram_bytes;
-void *grow_memory(uint64_t size);
 void cbo_zero(uint64_t va);
-void tlb_reset(void);
 void tlb_flush_all(void);
 void tlb_forget_jumps(void);
 void tlb_flush_space(void); // all but global pages
-void tlb_forget_all_writes(void);
 void tlb_flush_page(uint64_t va);
 void tlb_forget_writes(uint32_t frame); // called when `frame` becomes code
 void tlb_forget_code(const struct code_page *page);
 void tlb_sum_cleared(void);
 void tlb_flush_machine(void); // M-mode's set, when MPRV changes
-uint64_t ram_frames(void);
 
 // finisher_write is the test finisher's register: power off, reboot, failure.
 void finisher_write(uint64_t value);
@@ -274,20 +240,14 @@ bool bus_write(uint64_t gpa, uint64_t value, uint32_t size);
 // csr.c. Both raise CAUSE_ILLEGAL for registers that do not exist or are out of reach.
 bool csr_read(uint32_t number, uint64_t *value);
 bool csr_write(uint32_t number, uint64_t value);
-void csr_reset(bool start_m);
 
 // trap.c
 void take_exception(void); // uses hart.pc, cause, tval; clears cause
 bool take_interrupt(void); // if one is pending and enabled
-bool interrupt_waiting(void); // some enabled interrupt is pending, masked globally or not
 void return_from_trap(uint32_t from);
 
 // time.c
 uint64_t guest_time(void); // in ticks of TIMEBASE
-void time_init(void);
-void time_skip(void); // CLOCK_INSTRUCTIONS: idle time passes at once
-void timer_update(void);   // recomputes STIP and MTIP
-uint64_t timer_deadline_ns(void); // of the next enabled timer, in WASI monotonic time; ~0 when none
 enum { TIMEBASE = 10000000 };
 
 // Out-of-line instruction groups. They return false after an exception.
@@ -308,15 +268,5 @@ uint64_t plic_read(uint32_t offset);
 void plic_write(uint32_t offset, uint64_t value);
 uint64_t clint_read(uint32_t offset);
 void clint_write(uint32_t offset, uint64_t value);
-
-enum run_reason {
-    RUN_BUDGET = 0,    // the slice is used up
-    RUN_IDLE = 1,      // wfi: nothing to do until a descriptor changes or the deadline passes
-    RUN_POWER_OFF = 2, // SBI SRST or the finisher
-    RUN_REBOOT = 3,
-    RUN_FAILURE = 4, // the finisher's failure code, or SRST with reason "system failure"
-    RUN_TRANSLATE = 5, // tests only: code to translate, see jit.h
-    RUN_YIELD = 6,     // within the module only: reported as RUN_BUDGET
-};
 
 #endif

@@ -7,7 +7,7 @@
 //
 // The host never asks for memory (num_pages stays 0). A driver that inflates or deflates all the same gets its buffers
 // back; its pages stay where they are.
-#include "hart.h"
+#include "processor.h"
 #include "virtio.h"
 
 #define BALLOON_F_REPORTING (1ull << 5)

@@ -34,19 +34,15 @@ static struct machine_layout {
 
 enum { LAYOUT_VERSION = 2 };
 
-static struct memory_range range(const void *start, uint32_t size) {
-    return (struct memory_range){(uint32_t)(uintptr_t)start, size};
-}
-
 static void describe_parts(void) {
-    layout.scratch[layout.scratch_count++] = range(dirty_pages, sizeof dirty_pages);
+    layout.scratch[layout.scratch_count++] = memory_range(dirty_pages, sizeof dirty_pages);
     layout.scratch[layout.scratch_count++] = net_buffers();
     layout.scratch[layout.scratch_count++] = share_buffers();
     enum { RECHECK = offsetof(struct hart_state, recheck), AFTER = RECHECK + sizeof hart.recheck }; // a hint
-    layout.hashed[layout.hashed_count++] = range(&hart, RECHECK);
+    layout.hashed[layout.hashed_count++] = memory_range(&hart, RECHECK);
     layout.hashed[layout.hashed_count++] =
-        range((const uint8_t *)&hart + AFTER, offsetof(struct hart_state, user_entries) - AFTER);
-    layout.hashed[layout.hashed_count++] = range(virtio_devices, sizeof virtio_devices);
+        memory_range((const uint8_t *)&hart + AFTER, offsetof(struct hart_state, user_entries) - AFTER);
+    layout.hashed[layout.hashed_count++] = memory_range(virtio_devices, sizeof virtio_devices);
 }
 
 EXPORT(configure) struct machine_layout *configure(void) {
@@ -76,7 +72,7 @@ EXPORT(init) uint32_t init(void) {
     layout.code_index = code_index();
     hart.slow_left = SLOW_SLICE;
     tlb_reset();
-    csr_reset((config.hart_flags & HART_START_M) != 0);
+    processor_reset((config.hart_flags & HART_START_M) != 0);
     time_init();
     devices_init();
     return INIT_OK;

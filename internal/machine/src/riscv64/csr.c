@@ -34,7 +34,7 @@ enum {
 
 static uint64_t cycle_offset; // mcycle minus the count of instructions, those that trapped included
 
-void csr_reset(bool start_m) {
+void processor_reset(bool start_m) {
     hart.mstatus = MSTATUS_UXL_SXL;
     hart.privilege = start_m ? PRIV_M : PRIV_S;
     hart.sbi_firmware = !start_m;

@@ -49,7 +49,7 @@ uint32_t virtio_turn;
 // Interrupts and status ------------------------------------------------------------------------------------------
 
 static void update_interrupt(struct virtio_device *device) {
-    plic_set_level(device->slot + 1, device->interrupts != 0);
+    interrupt_set_level(device->slot + 1, device->interrupts != 0);
 }
 
 static void interrupt(struct virtio_device *device, uint32_t cause) {

@@ -1,5 +1,5 @@
 // Linear memory: the module's own data, then the guest's RAM, then tables whose size depends on the RAM's.
-#include "hart.h"
+#include "processor.h"
 
 struct machine_config config;
 
