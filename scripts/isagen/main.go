@@ -1,9 +1,10 @@
-// Isagen turns internal/machine/riscv/instructions.tbl into the C decoder's tables and the Go instruction table.
+// Isagen turns the instruction tables, instructions.tbl of internal/machine/riscv and internal/machine/a64, into tables in C and Go.
 //
-// Usage: go run ./scripts/isagen (from the repository's root; `go generate ./internal/machine/riscv` does it)
+// Usage: go run ./scripts/isagen (from the repository's root; `go generate ./internal/machine/...` does it)
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -29,7 +30,7 @@ func main() {
 	if len(os.Args) > 1 {
 		root = os.Args[1]
 	}
-	if err := generate(root); err != nil {
+	if err := errors.Join(generate(root), generateA64(root)); err != nil {
 		fmt.Fprintln(os.Stderr, "isagen:", err)
 		os.Exit(1)
 	}
@@ -40,9 +41,13 @@ func generate(root string) error {
 	if err != nil {
 		return err
 	}
-	rows, err := parse(string(text))
+	rows, err := parseLines(string(text), func(extension string, words []string) (string, row, error) {
+		r, err := parseRow(words)
+		r.extension = extension
+		return r.name, r, err
+	})
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", tablePath, err)
 	}
 	if err := os.WriteFile(root+"/"+cPath, cHeader(rows), 0o644); err != nil {
 		return err
@@ -54,10 +59,10 @@ func generate(root string) error {
 	return os.WriteFile(root+"/"+goPath, source, 0o644)
 }
 
-// parse reads the whole table; an error names the line.
-func parse(text string) ([]row, error) {
-	var rows []row
-	extension := ""
+// parseLines reads a whole table, a row by each call of parse with the row's words and the name of its section; an error names the line.
+func parseLines[R any](text string, parse func(section string, words []string) (name string, row R, err error)) ([]R, error) {
+	var rows []R
+	section := ""
 	seen := map[string]bool{}
 	for i, line := range strings.Split(text, "\n") {
 		words := strings.Fields(line)
@@ -65,18 +70,17 @@ func parse(text string) ([]row, error) {
 		case len(words) == 0 || words[0][0] == '#':
 			continue
 		case words[0][0] == '[':
-			extension = strings.Trim(words[0], "[]")
+			section = strings.Trim(strings.TrimSpace(line), "[]")
 			continue
 		}
-		r, err := parseRow(words)
+		name, r, err := parse(section, words)
+		if err == nil && seen[name] {
+			err = fmt.Errorf("%s is there twice", name)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", i+1, err)
 		}
-		if seen[r.name] {
-			return nil, fmt.Errorf("line %d: %s is there twice", i+1, r.name)
-		}
-		seen[r.name] = true
-		r.extension = extension
+		seen[name] = true
 		rows = append(rows, r)
 	}
 	return rows, nil

@@ -5,7 +5,7 @@
 // The package holds no state; all functions are safe for concurrent use.
 package riscv
 
-//go:generate go run agentvm/scripts/isagen ../..
+//go:generate go run agentvm/scripts/isagen ../../..
 
 // Format names how an instruction's operands are encoded, after the chapters of the Instruction Set Manual.
 type Format string
