@@ -66,6 +66,7 @@ func (s *Server) withBorn(a attr, path string) attr {
 // attrOf translates what package os says; path is only for hosts without inode numbers.
 func (s *Server) attrOf(info fs.FileInfo, path string) attr {
 	host := hostStat(info, path)
+	host.owned = s.user < 0 || int(host.UID) == s.user
 	mode := linuxType(info.Mode()) | hostPermissions(info.Mode())
 	if info.Mode()&fs.ModeSticky != 0 {
 		mode |= modeSticky
@@ -464,7 +465,7 @@ func (c *session) truncate(open *openFile, path string, size uint64) error {
 	if path == "" {
 		return errno.ENOENT
 	}
-	file, err := c.server.openRegular(path, os.O_WRONLY, 0)
+	file, _, err := c.server.openRegular(path, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}

@@ -30,8 +30,7 @@ func hostTarget(target string) string { return target }
 
 // hostStat is for a FileInfo of package os or of ours; path is for systems without inode numbers.
 func hostStat(info fs.FileInfo, _ string) hostAttr {
-	st := hostfile.Of(info)
-	return hostAttr{Stat: st, owned: int(st.UID) == os.Geteuid()}
+	return hostAttr{Stat: hostfile.Of(info)}
 }
 
 func hostStatFS(dir *os.File) (fileSystem, error) {

@@ -46,7 +46,7 @@ func hostTarget(target string) string { return filepath.ToSlash(target) }
 func hostStat(info fs.FileInfo, path string) hostAttr {
 	sum := fnv.New64a()
 	sum.Write([]byte(path))
-	host := hostAttr{Stat: hostfile.Of(info), owned: true}
+	host := hostAttr{Stat: hostfile.Of(info)}
 	host.Inode = sum.Sum64()
 	return host
 }

@@ -107,7 +107,7 @@ func (c *session) mknod(q *request) error {
 			}
 			return c.server.mknod(path, kind|mode&0o777)
 		}
-		file, err := c.server.openRegular(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, hostMode(mode).Perm())
+		file, _, err := c.server.openRegular(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, hostMode(mode).Perm())
 		if err != nil {
 			return err
 		}

@@ -55,21 +55,24 @@ func notRegular(a attr) error {
 }
 
 // openRegular opens a regular file. The name may become a FIFO or device between the caller's look and the open:
-// that does not block, and is refused afterwards.
-func (s *Server) openRegular(path string, flags int, perm fs.FileMode) (*os.File, error) {
+// that does not block, and is refused afterwards. The attributes are those of what is open.
+func (s *Server) openRegular(path string, flags int, perm fs.FileMode) (*os.File, attr, error) {
 	file, err := s.open(path, flags|hostNonblock, perm)
 	if err != nil {
-		return nil, err
+		return nil, attr{}, err
 	}
+	var a attr
 	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = notRegular(s.attrOf(info, path))
+	if err == nil {
+		if a = s.attrOf(info, path); !a.isRegular() {
+			err = notRegular(a)
+		}
 	}
 	if err != nil {
 		file.Close()
-		return nil, err
+		return nil, attr{}, err
 	}
-	return file, nil
+	return file, a, nil
 }
 
 func (s *Server) openDir(path string) (*os.File, error) {
@@ -137,6 +140,11 @@ func (c *session) replyOpen(q *request, n *node, open *openFile, flags uint32) {
 func (c *session) openNode(n *node, dir bool, flags uint32) (*openFile, attr, error) {
 	c.tree.names.RLock()
 	defer c.tree.names.RUnlock()
+	if n.kind == modeRegular && !dir && flags&(openAccess|openTruncate) == 0 {
+		if open, a, err := c.openKnown(n, flags); err == nil {
+			return open, a, nil
+		}
+	}
 	path, a, err := c.find(n)
 	switch {
 	case err != nil:
@@ -152,30 +160,46 @@ func (c *session) openNode(n *node, dir bool, flags uint32) (*openFile, attr, er
 		}
 		c.server.noteInstruction(path)
 	}
-	open, err := c.openFile(path, dir, flags)
+	open, now, err := c.openFile(path, dir, flags)
 	if err != nil {
 		return nil, a, err
 	}
-	open.covered = c.server.masks.find(path) == standsCovered
-	if flags&openTruncate == 0 {
-		return open, a, nil
+	if flags&openTruncate != 0 {
+		a = now
 	}
-	a, err = c.statOpen(open)
-	if err != nil {
-		c.closeFile(open)
-	}
-	return open, a, err
+	return open, a, nil
 }
 
-// openFile opens what exists, within the session's limit.
-func (c *session) openFile(path string, dir bool, flags uint32) (*openFile, error) {
-	return c.limited(&openFile{path: path, dir: dir, access: flags & openAccess, writable: flags&openAccess != 0, append: flags&openAppend != 0},
-		func() (*os.File, error) {
+// openKnown opens for reading what was a regular file when it was last looked at, by its first name, and looks at what is open. That takes half of the
+// calls that it takes to look at the name before. After an error the caller has to look.
+func (c *session) openKnown(n *node, flags uint32) (*openFile, attr, error) {
+	path, err := n.path()
+	if err != nil {
+		return nil, attr{}, err
+	}
+	open, a, err := c.openFile(path, false, flags)
+	if err != nil {
+		return nil, a, err
+	}
+	if a = c.server.withBorn(a, path); !c.tree.isStill(n, a) {
+		c.closeFile(open)
+		return nil, a, errno.ESTALE
+	}
+	return open, a, nil
+}
+
+// openFile opens what exists, within the session's limit. The attributes are a regular file's.
+func (c *session) openFile(path string, dir bool, flags uint32) (open *openFile, a attr, err error) {
+	covered := c.server.masks.find(path) == standsCovered
+	open, err = c.limited(&openFile{path: path, dir: dir, access: flags & openAccess, writable: flags&openAccess != 0, append: flags&openAppend != 0, covered: covered},
+		func() (file *os.File, err error) {
 			if dir {
 				return c.server.openDir(path)
 			}
-			return c.server.openRegular(path, hostFlags(flags), 0)
+			file, a, err = c.server.openRegular(path, hostFlags(flags), 0)
+			return file, err
 		})
+	return open, a, err
 }
 
 // createAttempts is how often a file may come and go, by other sessions and programs, while it is being created.
@@ -183,22 +207,22 @@ const createAttempts = 16
 
 // createFile opens a file and makes it if there is none. It is made exclusively, since otherwise a link in its place would be
 // followed, and the mode of what is there already does not matter.
-func (c *session) createFile(path string, flags, mode uint32) (open *openFile, created bool, err error) {
+func (c *session) createFile(path string, flags, mode uint32) (open *openFile, a attr, created bool, err error) {
 	open, err = c.limited(&openFile{path: path, access: flags & openAccess, writable: flags&openAccess != 0, append: flags&openAppend != 0},
-		func() (*os.File, error) {
+		func() (file *os.File, err error) {
 			for attempt := 1; ; attempt++ {
-				file, err := c.server.openRegular(path, hostFlags(flags)|os.O_CREATE|os.O_EXCL, hostMode(mode))
+				file, a, err = c.server.openRegular(path, hostFlags(flags)|os.O_CREATE|os.O_EXCL, hostMode(mode))
 				if flags&openExclusive != 0 || !errors.Is(err, fs.ErrExist) {
 					created = err == nil
 					return file, err
 				}
-				file, err = c.server.openRegular(path, hostFlags(flags), 0)
+				file, a, err = c.server.openRegular(path, hostFlags(flags), 0)
 				if attempt == createAttempts || !errors.Is(err, fs.ErrNotExist) {
 					return file, err
 				}
 			}
 		})
-	return open, created, err
+	return open, a, created, err
 }
 
 func (c *session) limited(open *openFile, call func() (*os.File, error)) (*openFile, error) {
@@ -235,12 +259,12 @@ func (c *session) create(q *request) error {
 	}
 	expected := c.events.expect(q.node, name, eventMade)
 	noteMade := c.server.making(path)
-	open, created, err := c.createFile(path, flags, mode)
+	open, a, created, err := c.createFile(path, flags, mode)
 	if err != nil {
 		expected(err, identity{})
 		return err
 	}
-	a, err := c.createdFile(open, created, path, mode, noteMade)
+	a, err = c.createdFile(open, a, created, path, mode, noteMade)
 	expected(err, a.identity())
 	if err != nil {
 		c.closeFile(open)
@@ -258,21 +282,17 @@ func (c *session) create(q *request) error {
 	return nil
 }
 
-// createdFile returns the attributes of a file that create has opened. A new one gets its mode, to which the guest's umask has been applied and the
-// host's must not be.
-func (c *session) createdFile(open *openFile, created bool, path string, mode uint32, noteMade func() error) (attr, error) {
+// createdFile returns the attributes of a file that create has opened and that had those of a. A new one gets its mode, to which the guest's umask has
+// been applied and the host's must not be.
+func (c *session) createdFile(open *openFile, a attr, created bool, path string, mode uint32, noteMade func() error) (attr, error) {
 	if !created { // another session or program has made it meanwhile
-		if err := c.server.protects(path); err != nil {
-			return attr{}, err
-		}
-		return c.statOpen(open)
+		return a, c.server.protects(path)
 	}
 	if err := noteMade(); err != nil {
 		return attr{}, errors.Join(err, c.server.unlink(path, false))
 	}
-	a, err := c.statOpen(open)
-	if err != nil || a.hasMode(mode) || open.file.Chmod(hostMode(mode)) != nil { // some file systems have no modes
-		return a, err
+	if a.hasMode(mode) || open.file.Chmod(hostMode(mode)) != nil { // some file systems have no modes
+		return a, nil
 	}
 	return c.statOpen(open)
 }

@@ -82,7 +82,8 @@ func (o *Original) Open(name string) (*os.File, error) {
 	if _, err := o.look(name); err != nil {
 		return nil, err
 	}
-	return o.s.openRegular(name, os.O_RDONLY, 0)
+	file, _, err := o.s.openRegular(name, os.O_RDONLY, 0)
+	return file, err
 }
 
 // Target returns what a symbolic link leads to, in the guest's form.
@@ -198,7 +199,7 @@ func (o *Original) WriteFile(name string, mode fs.FileMode, exact bool, write fu
 	_, none := s.lstat(name)
 	replaces := none == nil
 	temporary := temporaryName(o.mark, name)
-	file, err := s.openRegular(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode.Perm())
+	file, _, err := s.openRegular(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode.Perm())
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func (s *Server) keepsContent(oldPath, newPath string) bool {
 		return false
 	}
 	read := func(name string) ([]byte, bool) {
-		file, err := s.openRegular(name, os.O_RDONLY, 0)
+		file, _, err := s.openRegular(name, os.O_RDONLY, 0)
 		if err != nil {
 			return nil, false
 		}

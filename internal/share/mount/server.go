@@ -73,6 +73,7 @@ type Server struct {
 	protection *protection // nil: nothing is protected
 	dir        *os.File    // the root again, for calls that want a descriptor
 	rootDev    uint64
+	user       int   // of this process; -1 where files have no numbers of users
 	escapes    error // what os.Root says of a path that would leave it
 
 	// firstNumber returns from where on a session numbers its nodes and open files. It is a random number: a guest that was restored
@@ -111,7 +112,7 @@ func NewServer(config Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mount %s: %w", config.Dir, err)
 	}
-	s := &Server{config: withDefaults(config), root: root, masks: hidden, protection: protected, sessions: make(map[*session]struct{})}
+	s := &Server{config: withDefaults(config), root: root, masks: hidden, protection: protected, user: os.Geteuid(), sessions: make(map[*session]struct{})}
 	s.firstNumber = func() uint64 { return 1<<32 + rand.Uint64N(1<<62) }
 	s.log = s.config.Logger
 	if s.dir, err = root.Open("."); err != nil {
