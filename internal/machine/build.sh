@@ -3,9 +3,11 @@
 # byte-reproducibly. The latter is committed compressed, by zstd.
 # usage: internal/machine/build.sh [OUTPUT [STANDALONE]]   Without OUTPUT it replaces the committed modules and machine.json, which says
 #                                     what they were made from; else it only writes the modules there. CFLAGS adds flags.
+#                                     With OUTPUT, PROCESSOR=arm64 builds the machine that is being written.
 set -eu
 cd "$(dirname "$0")"
 out=${1:-machine.wasm}
+processor=${PROCESSOR:-riscv64}
 standalone=${2:-}
 for tool in clang-19 wasm-ld-19 zstd; do
     command -v "$tool" >/dev/null || { echo "build.sh: $tool is missing: apt-get install clang-19 lld-19 zstd" >&2; exit 1; }
@@ -15,14 +17,14 @@ trap 'rm -rf "$work"' EXIT
 [ $# -gt 0 ] || standalone=$work/standalone.wasm
 # -fno-jump-tables: a switch becomes a tree of conditional branches (docs/internals/rationale.md).
 flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
-    -Isrc/common -Isrc/riscv64 -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
+    -Isrc/common -Isrc/$processor -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
 #
 # The loop of the interpreter takes a way through assembly: `br_if L` becomes `if; br L; end`. When several branches lead
 # to L, wazero 1.12 compiles a br_if to five instructions (compare, setcc, movzx, test, jump), the other form always to two.
 compile() {
     # shellcheck disable=SC2086 # flags are words
     case $1 in
-    src/riscv64/interpret.c)
+    src/*/interpret.c)
         clang-19 $flags ${CFLAGS:-} -S -o "$2.s" "$1"
         awk '/^\tbr_if[ \t]/ { print "\tif"; print "\tbr\t" $2 + 1; print "\tend_if"; next } { print }' "$2.s" >"$2.fused.s"
         clang-19 $flags -Wno-unused-command-line-argument -c -o "$2" "$2.fused.s"
@@ -33,7 +35,7 @@ compile() {
 # module OUTPUT: compiles and links all sources with what CFLAGS has.
 module() {
     objects=
-    for source in $(printf '%s\n' src/common/*.c src/riscv64/*.c | LC_ALL=C sort -t/ -k3); do
+    for source in $(printf '%s\n' src/common/*.c src/"$processor"/*.c | LC_ALL=C sort -t/ -k3); do
         object=$work/$(basename "$source" .c).o
         compile "$source" "$object"
         objects="$objects $object"

@@ -7,7 +7,7 @@
 #define EXPORT(name) __attribute__((export_name(#name)))
 
 // In the order of stateNames in adopt.go. The devices' rings are looked for in the RAM, so that comes first; the interrupt lines
-// follow from the devices.
+// follow from the devices. A processor need not have all.
 static const struct part {
     struct memory_range (*where)(void);
     bool (*adopt)(const void *from);
@@ -36,7 +36,7 @@ EXPORT(adoption) struct adoption *adoption_of(void) {
     adoption.count = PARTS;
     for (unsigned i = 0; i < PARTS; i++) {
         at = (at + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-        adoption.part[i].state = parts[i].where();
+        adoption.part[i].state = parts[i].where != NULL ? parts[i].where() : (struct memory_range){0};
         adoption.part[i].copy = at;
         at += adoption.part[i].state.size;
     }
@@ -46,7 +46,7 @@ EXPORT(adoption) struct adoption *adoption_of(void) {
 // adopt follows `init`, with the image's RAM in place. 0, or the number of the part that is refused, counted from 1.
 EXPORT(adopt) uint32_t adopt(void) {
     for (unsigned i = 0; i < PARTS; i++)
-        if (!parts[i].adopt((const void *)(uintptr_t)adoption.part[i].copy)) return i + 1;
+        if (parts[i].adopt != NULL && !parts[i].adopt((const void *)(uintptr_t)adoption.part[i].copy)) return i + 1;
     timer_update();
     return 0;
 }

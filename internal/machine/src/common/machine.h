@@ -98,11 +98,12 @@ struct memory_range share_buffers(void);
 // What is taken from an untrusted image, see adopt.c. Each X_state is where X keeps what the guest can
 // see; X_adopt takes it from a copy of another machine's, after devices_init, and leaves all else as it is. It relies on no
 // value of the copy: false refuses one that no machine has.
-struct memory_range registers_state(void), cycle_state(void), time_state(void), interrupts_state(void), rtc_state(void);
+struct memory_range registers_state(void), time_state(void), interrupts_state(void), rtc_state(void);
 struct memory_range vmgenid_state(void), virtio_state(void), console_state(void), net_state(void), share_state(void);
 struct memory_range balloon_state(void);
 bool registers_adopt(const void *from);
-bool cycle_adopt(const void *from);
+struct memory_range cycle_state(void) __attribute__((weak)); // of riscv64
+bool cycle_adopt(const void *from) __attribute__((weak));
 bool time_adopt(const void *from);
 bool interrupts_adopt(const void *from);
 bool rtc_adopt(const void *from);

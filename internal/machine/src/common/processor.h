@@ -33,7 +33,17 @@ bool interrupt_waiting(void); // some enabled interrupt is pending, masked globa
 void tlb_reset(void);
 void tlb_forget_all_writes(void);
 
+// finisher_write is the test finisher's register: power off, reboot, failure.
+void finisher_write(uint64_t value);
+
+// bus.c: physical accesses outside RAM. false: nothing is there.
+bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value);
+bool bus_write(uint64_t gpa, uint64_t value, uint32_t size);
+
 // Timers and the guest's clock.
+uint64_t guest_time(void); // in ticks of TIMEBASE
+enum { TIMEBASE = 10000000 };
+uint64_t next_tick(void); // of the earliest enabled timer, ~0 when there is none
 void time_init(void);
 void time_skip(void); // CLOCK_INSTRUCTIONS: idle time passes at once
 void timer_update(void); // recomputes which timers' interrupts are pending

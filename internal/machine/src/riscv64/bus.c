@@ -11,20 +11,6 @@ enum {
     VIRTIO_SIZE = VIRTIO_SLOTS * VIRTIO_STRIDE,
 };
 
-// Values of the finisher, as QEMU's sifive_test device has them.
-enum { FINISHER_FAIL = 0x3333, FINISHER_PASS = 0x5555, FINISHER_RESET = 0x7777 };
-
-void finisher_write(uint64_t value) {
-    hart.recheck = 1;
-    hart.stop_code = (uint32_t)(value >> 16 & 0xffff);
-    switch (value & 0xffff) {
-    case FINISHER_FAIL: hart.stop = RUN_FAILURE; break;
-    case FINISHER_PASS: hart.stop = RUN_POWER_OFF; break;
-    case FINISHER_RESET: hart.stop = RUN_REBOOT; break;
-    default: break;
-    }
-}
-
 static bool inside(uint64_t gpa, uint64_t base, uint64_t size, uint32_t *offset) {
     *offset = (uint32_t)(gpa - base);
     return gpa - base < size;

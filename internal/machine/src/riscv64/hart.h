@@ -4,6 +4,7 @@
 
 #include "instructions.h"
 #include "processor.h"
+#include "tlb.h"
 
 enum privilege { PRIV_U = 0, PRIV_S = 1, PRIV_M = 3 };
 
@@ -92,45 +93,7 @@ enum {
     OP_TRANSLATED, // an entry of a translated region, see jit.h
 };
 
-// Unaligned host accesses are fine in WebAssembly; the attribute keeps the compiler honest elsewhere.
-typedef uint16_t unaligned16 __attribute__((aligned(1)));
-typedef uint32_t unaligned32 __attribute__((aligned(1)));
-typedef uint64_t unaligned64 __attribute__((aligned(1)));
-
-// Translation caches ---------------------------------------------------------------------------------------------
-
-// The index is the page's number, so that pages far from each other may want the same entry; where they are is different in each
-// process. What is replaced moves to its other place, TLB_OTHER from the first one, where only the slow paths and jumps between
-// translated pages look: two pages of code that are used all the time and want the same entry would else be looked up for ever.
-enum { TLB_SIZE = 4096, TLB_NOTED = 512, TLB_OTHER = TLB_SIZE / 2, TLB_JUMPS = 1024 };
-
-// A tag is the virtual page's address; TLB_INVALID never equals one. Data entries: host address = (uint32_t)va +
-// addend. Code entries: addend is the address of the struct code_page.
-// An access of n bytes hits when the page of its last byte, (va + n - 1) & ~4095, equals the tag of the entry that
-// its first byte selects: misaligned accesses within a page hit, those that cross a page miss.
-struct tlb_entry {
-    uint64_t tag;
-    uint32_t addend;
-    uint32_t frame; // RAM page number
-};
-
-#define TLB_INVALID (~0ull)
-
-// tlb_jump is a place that translated code has jumped to from another page, and the offset of its entry in the table of entries, with the set's
-// generation above it. One of another generation is not valid. As long as a generation lasts, no entry of `code` is dropped, and no function.
-struct tlb_jump {
-    uint64_t pc, entry;
-};
-
-// One set for each privilege level, so that a system call and its return flush nothing. The entries that were filled are noted, so
-// that emptying a set does not take longer the more of them there are.
-struct tlb {
-    struct tlb_entry read[TLB_SIZE], write[TLB_SIZE], code[TLB_SIZE];
-    uint32_t filled;           // above TLB_NOTED: unknown which
-    uint16_t noted[TLB_NOTED]; // index from read on
-    uint64_t generation;       // in the upper half
-    struct tlb_jump jumps[TLB_JUMPS];
-};
+enum { TLB_SETS = 3 };
 
 struct hart_state {
     uint64_t x[32];
@@ -162,7 +125,7 @@ struct hart_state {
     // that of programs rarely. An entry has 4 KiB of it, but sfence.vma by any address of a superpage is for all of it.
     uint64_t largest_shift[2];
 
-    struct tlb tlb[3] __attribute__((aligned(64))); // U, S, M
+    struct tlb tlb[TLB_SETS] __attribute__((aligned(64))); // U, S, M
 };
 
 // The hart is at a constant address, below which build.sh puts the stack and above which it puts everything else: a
@@ -177,15 +140,6 @@ _Static_assert(offsetof(struct hart_state, x) == 0 && offsetof(struct hart_state
 _Static_assert(offsetof(struct hart_state, budget) == 520 && offsetof(struct hart_state, fflags) == 580,
                "native/enter_amd64.s has these offsets");
 _Static_assert(sizeof(struct hart_state) <= 0xf0000, "build.sh keeps 960 KiB for the hart");
-
-static inline unsigned tlb_index(uint64_t va) { return va >> 12 & (TLB_SIZE - 1); }
-
-// tlb_find looks at both places of the page at va, NULL: it is at none.
-static inline const struct tlb_entry *tlb_find(const struct tlb_entry *entries, uint64_t va) {
-    const struct tlb_entry *first = &entries[tlb_index(va)], *other = &entries[tlb_index(va) ^ TLB_OTHER];
-    uint64_t tag = va & ~(uint64_t)(PAGE_SIZE - 1);
-    return first->tag == tag ? first : other->tag == tag ? other : NULL;
-}
 
 static inline struct tlb *current_tlb(void) { return &hart.tlb[hart.privilege == PRIV_M ? 2 : hart.privilege]; }
 
@@ -230,13 +184,6 @@ void tlb_forget_code(const struct code_page *page);
 void tlb_sum_cleared(void);
 void tlb_flush_machine(void); // M-mode's set, when MPRV changes
 
-// finisher_write is the test finisher's register: power off, reboot, failure.
-void finisher_write(uint64_t value);
-
-// bus.c: physical accesses outside RAM. false: nothing is there.
-bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value);
-bool bus_write(uint64_t gpa, uint64_t value, uint32_t size);
-
 // csr.c. Both raise CAUSE_ILLEGAL for registers that do not exist or are out of reach.
 bool csr_read(uint32_t number, uint64_t *value);
 bool csr_write(uint32_t number, uint64_t value);
@@ -245,10 +192,6 @@ bool csr_write(uint32_t number, uint64_t value);
 void take_exception(void); // uses hart.pc, cause, tval; clears cause
 bool take_interrupt(void); // if one is pending and enabled
 void return_from_trap(uint32_t from);
-
-// time.c
-uint64_t guest_time(void); // in ticks of TIMEBASE
-enum { TIMEBASE = 10000000 };
 
 // Out-of-line instruction groups. They return false after an exception.
 bool execute_sys(const struct insn *d, uint64_t pc); // sets hart.pc to the next instruction itself

@@ -1,6 +1,7 @@
 // Address translation: Sv39 (Privileged Architecture, chapter "Sv39"), the translation caches, and the slow paths
 // of loads, stores and fetches. Accessed and dirty bits are set by the hart, as Svadu allows.
 #include "hart.h"
+#include "tlb_fill.h"
 
 enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_FETCH };
 
@@ -108,65 +109,10 @@ static void note_entry(const struct mapping *m, uint64_t va) {
     else if (!m->global) local_entries = true;
 }
 
-static inline uint32_t frame_of(uint64_t gpa) { return (uint32_t)((gpa - RAM_BASE) / PAGE_SIZE); }
-
-static void invalidate(struct tlb_entry *e) { e->tag = TLB_INVALID; }
-
-// forget_jumps is called whenever an entry for code may be dropped, or what it leads to.
-static void forget_jumps(struct tlb *tlb) {
-    tlb->generation += 1ull << 32;
-    if (tlb->generation == 0) __builtin_memset(tlb->jumps, 0xff, sizeof tlb->jumps); // those of the first one
-}
-
-void tlb_forget_jumps(void) {
-    for (unsigned set = 0; set < 3; set++) forget_jumps(&hart.tlb[set]);
-}
-
-static void note_filled(struct tlb *tlb, const struct tlb_entry *e) {
-    if (e->tag != TLB_INVALID || tlb->filled > TLB_NOTED) return;
-    if (tlb->filled < TLB_NOTED) tlb->noted[tlb->filled] = (uint16_t)(e - tlb->read);
-    tlb->filled++;
-}
-
-// place is the entry for va, noted as filled. What it had moves to its other place; an entry that va had there is gone.
-static struct tlb_entry *place(struct tlb *tlb, struct tlb_entry *entries, uint64_t va) {
-    struct tlb_entry *e = &entries[tlb_index(va)], *other = &entries[tlb_index(va) ^ TLB_OTHER];
-    uint64_t tag = va & ~(uint64_t)(PAGE_SIZE - 1);
-    if (e->tag != TLB_INVALID && e->tag != tag) {
-        note_filled(tlb, other);
-        if (entries == tlb->code && other->tag != TLB_INVALID) forget_jumps(tlb);
-        *other = *e;
-    } else if (other->tag == tag) {
-        invalidate(other);
-    }
-    note_filled(tlb, e);
-    e->tag = tag;
-    return e;
-}
-
-static void fill(struct tlb *tlb, struct tlb_entry *entries, uint64_t va, uint64_t gpa, const uint8_t *host) {
-    struct tlb_entry *e = place(tlb, entries, va);
-    e->addend = (uint32_t)(uintptr_t)host - (uint32_t)va;
-    e->frame = frame_of(gpa);
-}
-
-// recall has an entry for va in its first place, where what comes next finds it sooner. false: the TLB does not have it.
-static bool recall(struct tlb_entry *entries, uint64_t va) {
-    struct tlb *tlb = current_tlb();
-    struct tlb_entry *first = &entries[tlb_index(va)], *e = (struct tlb_entry *)(uintptr_t)tlb_find(entries, va);
-    if (e != NULL && e != first) {
-        struct tlb_entry moved = *e;
-        note_filled(tlb, first);
-        *e = *first;
-        *first = moved;
-    }
-    return e != NULL;
-}
-
 // cached is where the TLB has the byte at va, NULL if it has it nowhere. The interpreter has looked at the first place already; LR, SC
 // and the AMOs come here without.
 static uint8_t *cached(struct tlb_entry *entries, uint64_t va) {
-    if (!recall(entries, va)) return NULL;
+    if (!recall(current_tlb(), entries, va)) return NULL;
     const struct tlb_entry *e = &entries[tlb_index(va)];
     return (uint8_t *)(uintptr_t)((uint32_t)va + e->addend);
 }
@@ -196,7 +142,7 @@ static uint8_t *data_pointer(uint64_t va, enum access access, uint64_t *gpa) {
 bool tlb_reach(uint64_t va, bool store) {
     uint64_t gpa = 0;
     struct tlb *tlb = current_tlb();
-    if (recall(store ? tlb->write : tlb->read, va)) return true;
+    if (recall(tlb, store ? tlb->write : tlb->read, va)) return true;
     return data_pointer(va, store ? ACCESS_WRITE : ACCESS_READ, &gpa) != NULL;
 }
 
@@ -296,7 +242,7 @@ static uint8_t *code_pointer(uint64_t va, struct mapping *m) {
 
 struct code_page *fetch_page(uint64_t va) {
     struct tlb_entry *entries = current_tlb()->code;
-    if (recall(entries, va)) return (struct code_page *)(uintptr_t)entries[tlb_index(va)].addend;
+    if (recall(current_tlb(), entries, va)) return (struct code_page *)(uintptr_t)entries[tlb_index(va)].addend;
     struct mapping m;
     if (code_pointer(va, &m) == NULL) return NULL;
     note_entry(&m, va);
@@ -323,26 +269,6 @@ bool fetch_crossing(uint64_t va, uint32_t *word) {
 
 // Forgetting ----------------------------------------------------------------------------------------------------
 
-_Static_assert(offsetof(struct tlb, filled) == 3 * TLB_SIZE * sizeof(struct tlb_entry), "a set is one array of entries");
-
-// entries_of is how many entries have to be looked at to find those of a set that are filled.
-static unsigned entries_of(const struct tlb *tlb) { return tlb->filled > TLB_NOTED ? 3 * TLB_SIZE : tlb->filled; }
-
-static void flush_set(struct tlb *tlb) {
-    forget_jumps(tlb);
-    slow(entries_of(tlb) / 2);
-    if (tlb->filled > TLB_NOTED) __builtin_memset(tlb, 0xff, offsetof(struct tlb, filled));
-    else
-        for (unsigned i = 0; i < tlb->filled; i++) invalidate(&tlb->read[tlb->noted[i]]);
-    tlb->filled = 0;
-}
-
-// tlb_reset is for sets of which nothing is known.
-void tlb_reset(void) {
-    for (unsigned set = 0; set < 3; set++) hart.tlb[set].filled = ~0u;
-    tlb_flush_all();
-}
-
 void tlb_flush_all(void) {
     for (unsigned set = 0; set < 3; set++) flush_set(&hart.tlb[set]);
     hart.user_entries = 0;
@@ -360,62 +286,7 @@ void tlb_flush_space(void) {
     if ((hart.mstatus & MSTATUS_MPRV) != 0) tlb_flush_machine();
 }
 
-// tlb_forget_all_writes makes the next store to each page take the slow path, which marks it.
-void tlb_forget_all_writes(void) {
-    for (unsigned set = 0; set < 3; set++) __builtin_memset(hart.tlb[set].write, 0xff, sizeof hart.tlb[set].write);
-}
-
 void tlb_flush_machine(void) { flush_set(&hart.tlb[2]); }
-
-// flush_around drops what is in the same naturally aligned range of 1 << shift bytes.
-static void flush_around(uint64_t va, unsigned shift) {
-    for (struct tlb *tlb = hart.tlb; tlb < hart.tlb + 3; tlb++) {
-        bool all = tlb->filled > TLB_NOTED;
-        unsigned count = entries_of(tlb);
-        slow(count);
-        for (unsigned k = 0; k < count; k++) {
-            struct tlb_entry *e = &tlb->read[all ? k : tlb->noted[k]];
-            if ((e->tag ^ va) >> shift == 0) invalidate(e);
-        }
-    }
-}
-
-void tlb_flush_page(uint64_t va) {
-    slow(SLOW_FLUSH);
-    if (hart.largest_shift[va >> 63] > 12) flush_around(va, hart.largest_shift[va >> 63]);
-    for (unsigned set = 0; set < 3; set++) {
-        struct tlb *tlb = &hart.tlb[set];
-        forget_jumps(tlb);
-        for (unsigned place = 0, index = tlb_index(va); place < 2; place++, index ^= TLB_OTHER) {
-            invalidate(&tlb->read[index]);
-            invalidate(&tlb->write[index]);
-            invalidate(&tlb->code[index]);
-        }
-    }
-}
-
-// filled_entry lists what is filled of a table, and maybe entries of others; NULL behind the last.
-static struct tlb_entry *filled_entry(struct tlb *tlb, struct tlb_entry *table, unsigned k) {
-    if (tlb->filled > TLB_NOTED) return k < TLB_SIZE ? &table[k] : NULL;
-    return k < tlb->filled ? &tlb->read[tlb->noted[k]] : NULL;
-}
-
-void tlb_forget_writes(uint32_t frame) {
-    for (struct tlb *tlb = hart.tlb; tlb < hart.tlb + 3; tlb++) {
-        struct tlb_entry *e;
-        for (unsigned k = 0; (e = filled_entry(tlb, tlb->write, k)) != NULL; k++)
-            if (e->frame == frame) invalidate(e);
-    }
-}
-
-void tlb_forget_code(const struct code_page *page) {
-    for (struct tlb *tlb = hart.tlb; tlb < hart.tlb + 3; tlb++) {
-        struct tlb_entry *e;
-        for (unsigned k = 0; (e = filled_entry(tlb, tlb->code, k)) != NULL; k++)
-            if (e->addend == (uint32_t)(uintptr_t)page) invalidate(e);
-        forget_jumps(tlb);
-    }
-}
 
 // tlb_sum_cleared drops the supervisor's entries for user pages. Linux sets SUM for a copy of a few pages at most,
 // so their places are remembered; beyond that everything goes.
