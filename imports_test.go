@@ -133,7 +133,7 @@ var testsMayImport = map[string]string{
 	"internal/guest/capnprpc":              "internal/guest/guestrpc",                                                         // its schema has an interface with streams
 	"internal/host/unixsocket":             "internal/host/private",                                                           // a folder that no other user enters
 	"internal/httpserver":                  "client internal/api",                                                             // the servers
-	"internal/machine":                     "internal/machine/initramfs internal/machine/kernel",
+	"internal/machine":                     "internal/machine/a64 internal/machine/initramfs internal/machine/kernel",
 	"internal/machine/native/arm64/verify": "internal/machine/native internal/machine/riscv", // code to change
 	"internal/machine/native/verify":       "internal/machine/native internal/machine/riscv", // code to change
 	"internal/network/router":              "wasi",                                           // the stream of a machine's network

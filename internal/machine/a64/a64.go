@@ -22,6 +22,7 @@ type Instruction struct {
 	Name      string // the mnemonic, and what tells rows of one mnemonic apart
 	Extension string // the section of the table
 	Format    Format
+	Group     string // the machine's function that executes it
 	Bits      Bits
 	Except    []Bits
 }

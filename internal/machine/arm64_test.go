@@ -1,0 +1,322 @@
+package machine
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"agentvm/internal/machine/a64"
+)
+
+// arm64Block is what testdata/arm64_batch.S has for each instruction.
+type arm64Block struct {
+	Word   uint64
+	Flags  uint64
+	FPCR   uint64
+	FPSR   uint64
+	SP     uint64
+	X      [31]uint64
+	V      [32][2]uint64
+	Memory [512]byte
+}
+
+// Places of the program: memory is where its blocks' memory is while an instruction runs, across two pages.
+const (
+	arm64Text   = RAMBase + 0x100000
+	arm64Memory = 0x80111f00
+	arm64Block0 = 28 // the register that has the block
+)
+
+// arm64Groups are what the machine executes so far.
+var arm64Groups = []string{"alu", "memory", "exclusive", "atomic", "vmemory", "structure"}
+
+// TestArm64LikeQEMU runs instructions of every row, with random registers, on the arm64 machine and under QEMU's user mode.
+func TestArm64LikeQEMU(t *testing.T) {
+	const count = 60 // of each row
+	if testing.Short() {
+		t.Skip("runs a machine")
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	module := arm64Module(t)
+	for _, group := range arm64Groups {
+		t.Run(group, func(t *testing.T) {
+			var blocks []arm64Block
+			for i := range a64.Table {
+				row := &a64.Table[i]
+				if row.Group == group && row.Format != a64.FormatLSL {
+					blocks = append(blocks, arm64Blocks(row, count, random)...)
+				}
+			}
+			program := arm64Program(t, blocks)
+			want, got := arm64QEMU(t, program, len(blocks)), arm64Run(t, module, program, len(blocks))
+			differences := 0
+			for i := range blocks {
+				if want[i] != got[i] {
+					row := a64.Lookup(uint32(blocks[i].Word))
+					t.Errorf("%s %08x: %s", row.Name, blocks[i].Word, arm64Difference(&blocks[i], &want[i], &got[i]))
+					if differences++; differences > 20 {
+						t.FailNow()
+					}
+				}
+			}
+			t.Logf("%d instructions", len(blocks))
+		})
+	}
+}
+
+func arm64Difference(before, want, got *arm64Block) string {
+	var b strings.Builder
+	note := func(name string, old, w, g uint64) {
+		if w != g {
+			fmt.Fprintf(&b, " %s was %#x, is %#x, QEMU has %#x;", name, old, g, w)
+		}
+	}
+	note("nzcv", before.Flags, want.Flags, got.Flags)
+	note("fpsr", before.FPSR, want.FPSR, got.FPSR)
+	note("sp", before.SP, want.SP, got.SP)
+	for i := range want.X {
+		note(fmt.Sprint("x", i), before.X[i], want.X[i], got.X[i])
+	}
+	for i := range want.V {
+		note(fmt.Sprint("v", i), before.V[i][0], want.V[i][0], got.V[i][0])
+		note(fmt.Sprint("v", i, " upper"), before.V[i][1], want.V[i][1], got.V[i][1])
+	}
+	for i := range want.Memory {
+		note(fmt.Sprint("memory ", i), uint64(before.Memory[i]), uint64(want.Memory[i]), uint64(got.Memory[i]))
+	}
+	row := a64.Lookup(uint32(before.Word))
+	fmt.Fprintf(&b, " format %s, d %d n %d m %d a %d", row.Format, before.Word&31, before.Word>>5&31, before.Word>>16&31, before.Word>>10&31)
+	return b.String()
+}
+
+// arm64Blocks makes blocks of a row. What the architecture leaves open is left out: the same register written twice, for example.
+func arm64Blocks(row *a64.Instruction, count int, random *rand.Rand) []arm64Block {
+	var blocks []arm64Block
+	for tries := 0; len(blocks) < count && tries < 100*count; tries++ {
+		word := row.Bits.Match | random.Uint32()&^row.Bits.Mask
+		if a64.Lookup(word) != row || arm64Open(row, word) {
+			continue
+		}
+		b := arm64Block{Word: uint64(word), Flags: uint64(random.Uint32()) & 0xf0000000, SP: arm64Memory + 256}
+		for i := range b.X {
+			b.X[i] = arm64Value(random)
+		}
+		for i := range b.V {
+			b.V[i] = [2]uint64{arm64Value(random), arm64Value(random)}
+		}
+		for i := range b.Memory {
+			b.Memory[i] = byte(random.Uint32())
+		}
+		if row.Group != "alu" {
+			arm64Address(&b, row, word, random)
+		}
+		b.X[arm64Block0] = 0
+		blocks = append(blocks, b)
+	}
+	return blocks
+}
+
+// arm64Value prefers what is at an edge.
+func arm64Value(random *rand.Rand) uint64 {
+	edges := []uint64{0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 32, 1<<63 - 1, 1 << 63, 1<<64 - 1}
+	switch random.IntN(4) {
+	case 0:
+		return edges[random.IntN(len(edges))]
+	case 1:
+		return random.Uint64() >> random.IntN(64)
+	default:
+		return random.Uint64()
+	}
+}
+
+// arm64Address has the instruction access its memory. Only accesses in order and atomic ones must be aligned.
+func arm64Address(b *arm64Block, row *a64.Instruction, word uint32, random *rand.Rand) {
+	n, m := word>>5&31, word>>16&31
+	base := uint64(arm64Memory + 256)
+	switch {
+	case row.Format == a64.FormatLSU: // up to 64 KiB ahead: from the middle again
+		scale := word >> 30
+		if word>>26&1 == 1 && word>>23&1 == 1 {
+			scale = 4
+		}
+		base -= uint64(word>>10&0xfff) << scale
+	case row.Format == a64.FormatLSP:
+		scale := 2 + word>>31
+		if word>>26&1 == 1 {
+			scale = 2 + word>>30
+		}
+		offset := int64(int32(word<<10)>>25) << scale
+		if strings.HasSuffix(row.Name, ".post") {
+			offset = 0
+		}
+		base -= uint64(offset)
+	case row.Format == a64.FormatLSR && m != 31:
+		b.X[m] = uint64(random.IntN(8))
+		if word>>13&7 == 6 && random.IntN(2) == 0 {
+			b.X[m] = 1<<32 - 1 - uint64(random.IntN(8))
+		}
+	}
+	if unaligned := row.Group == "memory" || row.Group == "vmemory" || row.Group == "structure"; unaligned && row.Format != a64.FormatEXCL && n != 31 {
+		base += uint64(random.IntN(32)) - 16
+	}
+	if n == 31 {
+		b.SP = base
+	} else {
+		b.X[n] = base
+	}
+}
+
+// arm64Open tells words whose result is open, and those that use the block's register.
+func arm64Open(row *a64.Instruction, word uint32) bool {
+	d, n, m, a := word&31, word>>5&31, word>>16&31, word>>10&31
+	if d == arm64Block0 || n == arm64Block0 || m == arm64Block0 || a == arm64Block0 || m == arm64Block0-1 || d == arm64Block0-1 {
+		return true
+	}
+	switch row.Format {
+	case a64.FormatLSU:
+		return n == 31 && word>>10&0xf != 0 // SP stays aligned
+	case a64.FormatLSI:
+		return d == n || n == 31
+	case a64.FormatLSR:
+		return d == n || m == n || n == 31
+	case a64.FormatLSP:
+		return d == n || a == n || d == a || n == 31
+	case a64.FormatEXCL, a64.FormatATOM:
+		return d == n || a == n || m == n || d == m || a == m || d == a || n == 31 || strings.HasPrefix(row.Name, "casp") && (m >= 26 || d >= 26)
+	case a64.FormatLSM, a64.FormatLSS:
+		return n == 31 || m == n
+	}
+	return false
+}
+
+func arm64Tool(t *testing.T, name, debianPackage string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil && os.Getenv("CI") == "true" {
+		t.Fatalf("%s is missing, and CI must not skip this test", name)
+	}
+	if err != nil {
+		t.Skipf("needs %s (Debian package %s)", name, debianPackage)
+	}
+	return path
+}
+
+func arm64Module(t *testing.T) []byte {
+	t.Helper()
+	arm64Tool(t, "clang-19", "clang-19")
+	arm64Tool(t, "wasm-ld-19", "lld-19")
+	path := filepath.Join(t.TempDir(), "arm64.wasm")
+	build := exec.Command("./build.sh", path)
+	build.Env = append(os.Environ(), "PROCESSOR=arm64")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	module, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return module
+}
+
+func arm64Program(t *testing.T, blocks []arm64Block) string {
+	t.Helper()
+	gcc := arm64Tool(t, "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu")
+	dir := t.TempDir()
+	var data bytes.Buffer
+	if err := binary.Write(&data, binary.LittleEndian, blocks); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "blocks"), data.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "batch")
+	out, err := exec.Command(gcc, "-nostdlib", "-static", "-Wl,-N", "-Wl,--build-id=none", fmt.Sprintf("-Wl,-Ttext=%#x", uint64(arm64Text)), "-Wl,-Tdata=0x80111000",
+		fmt.Sprintf("-DCOUNT=%d", len(blocks)), fmt.Sprintf("-DBLOCKS=%q", filepath.Join(dir, "blocks")), "-o", program, "testdata/arm64_batch.S").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return program
+}
+
+func arm64Decode(t *testing.T, data []byte, count int) []arm64Block {
+	t.Helper()
+	blocks := make([]arm64Block, count)
+	if err := binary.Read(bytes.NewReader(data), binary.LittleEndian, blocks); err != nil {
+		t.Fatal(err)
+	}
+	return blocks
+}
+
+func arm64QEMU(t *testing.T, program string, count int) []arm64Block {
+	t.Helper()
+	qemu := arm64Tool(t, "qemu-aarch64-static", "qemu-user-static")
+	out, err := exec.Command(qemu, "-cpu", "max,sve=off,pauth=off", program).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return arm64Decode(t, out, count)
+}
+
+func arm64Run(t *testing.T, module []byte, program string, count int) []arm64Block {
+	t.Helper()
+	p, err := NewProgram(context.Background(), ProgramConfig{Module: module, Translation: TranslateNever})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close(context.Background()) }()
+	m, err := p.NewMachine(t.Context(), Config{Memory: 128 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Close() }()
+	ram, err := m.ram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := elf.Open(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	for _, segment := range file.Progs {
+		if segment.Type == elf.PT_LOAD {
+			if _, err := segment.ReadAt(ram[segment.Vaddr-RAMBase:][:segment.Filesz], 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	symbols, err := file.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.markRAM(0, uint64(len(ram)))
+	hart, ok := m.memory.Read(m.layout.Hart, 776)
+	if !ok {
+		t.Fatal(errHart)
+	}
+	binary.LittleEndian.PutUint64(hart, 1)
+	binary.LittleEndian.PutUint64(hart[768:], file.Entry)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	exit, err := m.Run(ctx)
+	if err != nil || exit.Reason != PowerOff {
+		hart, _ = m.memory.Read(m.layout.Hart, 1200)
+		t.Fatalf("%+v, %v; pc %#x, esr %#x", exit, err, binary.LittleEndian.Uint64(hart[768:]), hart)
+	}
+	for _, s := range symbols {
+		if s.Name == "blocks" {
+			return arm64Decode(t, ram[s.Value-RAMBase:], count)
+		}
+	}
+	t.Fatal("the program has no blocks")
+	return nil
+}

@@ -1,0 +1,45 @@
+// Physical addresses that are not RAM: which device's register they are. docs/internals/machine.md has the memory map.
+#include "hart.h"
+#include "system.h"
+
+enum {
+    FINISHER_BASE = 0x100000,
+    FINISHER_SIZE = 0x1000,
+    GICD_BASE = 0x8000000,
+    GICD_SIZE = 0x10000,
+    GICR_BASE = 0x80a0000,
+    GICR_SIZE = 0x20000,
+    VIRTIO_SIZE = VIRTIO_SLOTS * VIRTIO_STRIDE,
+};
+
+static bool inside(uint64_t gpa, uint64_t base, uint64_t size, uint32_t *offset) {
+    *offset = (uint32_t)(gpa - base);
+    return gpa - base < size;
+}
+
+bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
+    uint32_t o;
+    slow(SLOW_REGISTER);
+    if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) *value = virtio_mmio_read(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, size);
+    else if (inside(gpa, GICD_BASE, GICD_SIZE, &o)) *value = gic_distributor_read(o, size);
+    else if (inside(gpa, GICR_BASE, GICR_SIZE, &o)) *value = gic_redistributor_read(o, size);
+    else if (inside(gpa, RTC_BASE, RTC_SIZE, &o)) *value = rtc_read(o, size);
+    else if (inside(gpa, VMGENID_BASE, VMGENID_SIZE, &o)) *value = vmgenid_read(o, size);
+    else if (inside(gpa, FINISHER_BASE, FINISHER_SIZE, &o)) *value = 0;
+    else return false;
+    return true;
+}
+
+bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
+    uint32_t o;
+    slow(SLOW_REGISTER);
+    if (size < 8) value &= (1ull << size * 8) - 1;
+    if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) virtio_mmio_write(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, value, size);
+    else if (inside(gpa, GICD_BASE, GICD_SIZE, &o)) gic_distributor_write(o, value, size);
+    else if (inside(gpa, GICR_BASE, GICR_SIZE, &o)) gic_redistributor_write(o, value, size);
+    else if (inside(gpa, RTC_BASE, RTC_SIZE, &o)) rtc_write(o, value, size);
+    else if (inside(gpa, VMGENID_BASE, VMGENID_SIZE, &o)) {} // read-only
+    else if (inside(gpa, FINISHER_BASE, FINISHER_SIZE, &o)) finisher_write(value);
+    else return false;
+    return true;
+}

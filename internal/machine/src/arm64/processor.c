@@ -1,0 +1,34 @@
+// The processor as it starts, and as it is taken from an image.
+#include "hart.h"
+#include "system.h"
+
+// processor_reset: the kernel starts in EL1 with all interrupts masked and no translation (D1.3.3, Documentation/arch/arm64/booting.rst). Bare
+// programs start as Linux does.
+void processor_reset(bool start_m) {
+    (void)start_m;
+    hart.el = hart.sp_select = 1;
+    hart.pstate = PSTATE_DAIF;
+    hart.flags = FLAGS_PACKED;
+    hart.exclusive = ~0ull;
+    hart.cpacr = CPACR_FPEN;
+    gic_reset();
+}
+
+struct memory_range registers_state(void) { return memory_range(&hart, offsetof(struct hart_state, user_entries)); }
+
+// registers_adopt: between two slices no exception is pending and no budget left.
+bool registers_adopt(const void *other) {
+    const struct hart_state *from = other;
+    if (from->el > 1 || from->sp_select > 1 || from->flags > FLAGS_PACKED) return false;
+    __builtin_memcpy(&hart, from, offsetof(struct hart_state, slow_left));
+    hart.retired_end = from->retired_end - (uint64_t)from->budget;
+    hart.budget = 0;
+    hart.cause = hart.recheck = hart.stop = hart.irq = 0;
+    hart.wait = from->wait != 0;
+    hart.pstate &= PSTATE_DAIF | PSTATE_PAN | PSTATE_SS | PSTATE_IL;
+    hart.fpcr &= FPCR_AHP | FPCR_DN | FPCR_FZ | 3u << 22;
+    hart.fpsr &= FPSR_QC | 0x9f;
+    hart.cntv_ctl &= 3;
+    hart.cntp_ctl &= 3;
+    return true;
+}

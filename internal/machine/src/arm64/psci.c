@@ -1,0 +1,50 @@
+// The power state coordination interface by HVC, answered by the machine itself, and the console of early messages.
+// Source: Arm Power State Coordination Interface (DEN 0022), SMC Calling Convention (DEN 0028).
+#include "hart.h"
+#include "system.h"
+
+enum {
+    PSCI_VERSION = 0x84000000u,
+    CPU_SUSPEND = 0x84000001u,
+    CPU_OFF = 0x84000002u,
+    CPU_ON = 0x84000003u,
+    AFFINITY_INFO = 0x84000004u,
+    MIGRATE_INFO_TYPE = 0x84000006u,
+    SYSTEM_OFF = 0x84000008u,
+    SYSTEM_RESET = 0x84000009u,
+    PSCI_FEATURES = 0x8400000au,
+    SMCCC_VERSION = 0x80000000u,
+    WIDE = 0x40000000u, // of functions that take 64-bit arguments
+};
+
+enum { SUCCESS = 0, NOT_SUPPORTED = -1, INVALID_PARAMETERS = -2, DENIED = -3, ALREADY_ON = -4 };
+
+static bool known(uint32_t function) {
+    switch (function) {
+    case PSCI_VERSION: case CPU_SUSPEND: case CPU_SUSPEND | WIDE: case CPU_OFF: case CPU_ON: case CPU_ON | WIDE: case AFFINITY_INFO:
+    case AFFINITY_INFO | WIDE: case MIGRATE_INFO_TYPE: case SYSTEM_OFF: case SYSTEM_RESET: case PSCI_FEATURES: case SMCCC_VERSION:
+        return true;
+    default: return false;
+    }
+}
+
+static int64_t call(uint32_t function) {
+    switch (function) {
+    case PSCI_VERSION: return 1 << 16 | 1;
+    case SMCCC_VERSION: return 1 << 16 | 1;
+    case CPU_SUSPEND: case CPU_SUSPEND | WIDE: hart.wait = 1; return SUCCESS; // a standby state
+    case CPU_OFF: return DENIED; // the last processor: SYSTEM_OFF powers off
+    case CPU_ON: case CPU_ON | WIDE: return hart.x[1] == 0 ? ALREADY_ON : INVALID_PARAMETERS;
+    case AFFINITY_INFO: case AFFINITY_INFO | WIDE: return hart.x[1] == 0 ? 0 /* on */ : INVALID_PARAMETERS;
+    case MIGRATE_INFO_TYPE: return 2; // no Trusted OS
+    case SYSTEM_OFF: hart.stop = RUN_POWER_OFF; return SUCCESS;
+    case SYSTEM_RESET: hart.stop = RUN_REBOOT; return SUCCESS;
+    case PSCI_FEATURES: return known((uint32_t)hart.x[1]) ? SUCCESS : NOT_SUPPORTED;
+    default: return NOT_SUPPORTED;
+    }
+}
+
+void psci_call(void) {
+    hart.recheck = 1;
+    hart.x[0] = (uint64_t)call((uint32_t)hart.x[0]);
+}
