@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the guest kernel: Debian's linux-source package + boot-cost.patch + vmfork.patch + copy.patch + fuse.patch +
-# agentvm.config
+# tty.patch + agentvm.config
 # -> Image.zst and provenance.json.
 #
 #   internal/machine/kernel/build.sh [WORK [OUT]]     WORK: scratch directory, about 2.5 GB (default /tmp/agentvm-kernel)
@@ -24,7 +24,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "${1:-/tmp/agentvm-kernel}" "${2:-$here}"
 work=$(cd "${1:-/tmp/agentvm-kernel}" && pwd)
 out=$(cd "${2:-$here}" && pwd)
-patches="boot-cost.patch vmfork.patch copy.patch fuse.patch"
+patches="boot-cost.patch vmfork.patch copy.patch fuse.patch tty.patch"
 tarball=$work/$package.tar.xz
 build=$work/build
 
@@ -162,7 +162,8 @@ provenance() {
     "boot-cost.patch": "$(sha256 "$here/boot-cost.patch")",
     "vmfork.patch": "$(sha256 "$here/vmfork.patch")",
     "copy.patch": "$(sha256 "$here/copy.patch")",
-    "fuse.patch": "$(sha256 "$here/fuse.patch")"
+    "fuse.patch": "$(sha256 "$here/fuse.patch")",
+    "tty.patch": "$(sha256 "$here/tty.patch")"
   },
   "image": {
     "raw_sha256": "$(sha256 "$work/Image")",

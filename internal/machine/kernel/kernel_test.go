@@ -60,7 +60,7 @@ func TestImageIsBuiltFromTheseSources(t *testing.T) {
 	got := want
 	got.Artifact, got.Licence, got.Release = "Image.zst", "GPL-2.0-only WITH Linux-syscall-note", Version
 	got.Inputs = map[string]string{}
-	for _, name := range []string{"agentvm.config", "build.sh", "boot-cost.patch", "vmfork.patch", "copy.patch", "fuse.patch"} {
+	for _, name := range []string{"agentvm.config", "build.sh", "boot-cost.patch", "vmfork.patch", "copy.patch", "fuse.patch", "tty.patch"} {
 		data, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
