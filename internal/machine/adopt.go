@@ -51,6 +51,7 @@ func (m *Machine) restoreUntrusted(c *content) error {
 	if err := m.linear.fill(ram); err != nil {
 		return fmt.Errorf("map the image: %w", err)
 	}
+	m.trimming.mapped = true
 	if err := m.takeState(c); err != nil {
 		return err
 	}
@@ -94,10 +95,18 @@ func (m *Machine) takeState(c *content) error {
 
 // read reads the image's memory from an address on. What is in no part is zeros.
 func (c *content) read(address uint32, to []byte) error {
+	return readParts(c.parts, int64(address), to)
+}
+
+// readParts reads the memory that ascending parts make from an address on.
+func readParts(parts []part, from int64, to []byte) error {
 	clear(to)
-	from, end := int64(address), int64(address)+int64(len(to))
-	for _, p := range c.parts {
+	end := from + int64(len(to))
+	for _, p := range parts {
 		begin, stop := max(from, p.at), min(end, p.end())
+		if begin >= end {
+			break
+		}
 		if begin >= stop {
 			continue
 		}

@@ -48,6 +48,7 @@ func (m *Machine) Capture() (*MemoryImage, error) {
 		m.markWritten(spans)
 		return nil, fmt.Errorf("capture the machine: %w", err)
 	}
+	m.trimming.mapped = anew // otherwise what is short stays where it is
 	if err := m.share(captured, file, anew); err != nil {
 		captured.release()
 		return nil, fmt.Errorf("capture the machine: %w", err)

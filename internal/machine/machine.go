@@ -38,12 +38,13 @@ type Machine struct {
 	retired       atomic.Uint64 // of result, for other goroutines
 	slices        atomic.Uint64 // begun and ended, see Progress
 
-	base    *content    // what the memory was at the last Capture or Restore; nil: zero
-	filed   int64       // bytes that captures have written into files since one wrote everything
-	exposed bool        // RAM was handed out: what is written there is not marked
-	broken  error       // the memory is not there any more
-	warming *warming    // nil: it is not, or was never
-	jit     *machineJIT // nil: everything is interpreted
+	base     *content // what the memory was at the last Capture or Restore; nil: zero
+	filed    int64    // bytes that captures have written into files since one wrote everything
+	exposed  bool     // RAM was handed out: what is written there is not marked
+	broken   error    // the memory is not there any more
+	warming  *warming // nil: it is not, or was never
+	trimming trimming
+	jit      *machineJIT // nil: everything is interpreted
 }
 
 // NewMachine makes a machine that is powered off: load a program, then Run it. The files in cfg belong to the

@@ -80,9 +80,9 @@ func (l *linearMemory) load(touched int64, c *content) error {
 func (l *linearMemory) fill(c *content) error {
 	short := tooShort(c.parts, maxMappings)
 	for _, p := range c.parts {
-		put := l.place
-		if p.length <= short {
-			put = l.copy
+		put := l.copy
+		if l.maps(p, short) {
+			put = l.place
 		}
 		if err := put(p); err != nil {
 			return err
@@ -105,13 +105,15 @@ func tooShort(parts []part, most int) int64 {
 	return lengths[len(lengths)-most-1]
 }
 
-// place makes a part the contents of its place, privately: nothing written there reaches the file. Parts that do not fit
-// the computer's pages, which may be larger than the machine's, are copied.
+// maps says whether a part is to be mapped: not when it is too short, or does not fit the computer's pages, which may be larger than the
+// machine's.
+func (l *linearMemory) maps(p part, short int64) bool {
+	return canMap && !l.copies && p.length > short && (p.at|p.length|p.offset)%int64(os.Getpagesize()) == 0
+}
+
+// place makes a part the contents of its place, privately: nothing written there reaches the file.
 func (l *linearMemory) place(p part) error {
-	if page := int64(os.Getpagesize()); canMap && !l.copies && (p.at|p.length|p.offset)%page == 0 {
-		return mapFile(l.memory[p.at:p.end()], p.source.file, p.offset)
-	}
-	return l.copy(p)
+	return mapFile(l.memory[p.at:p.end()], p.source.file, p.offset)
 }
 
 // copy reads a part into its place.

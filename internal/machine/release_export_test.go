@@ -1,6 +1,9 @@
 package machine
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"time"
+)
 
 // ReleasePages gives back ranges of linear memory, address and size each, as if the module had listed them; it claims
 // that there are `count` of them. It returns how many wait afterwards.
@@ -32,3 +35,20 @@ const (
 
 // RAMAddress is where RAM begins in linear memory.
 func (m *Machine) RAMAddress() uint32 { return m.layout.RAM }
+
+// Trim trims the machine's memory between two slices, as when it has been idle for long.
+func (m *Machine) Trim() error {
+	if m.trimWait() < 0 {
+		return nil
+	}
+	return m.trim()
+}
+
+// TrimWait is how long the guest has to stay idle until the memory is trimmed.
+func (m *Machine) TrimWait() time.Duration { return m.trimWait() }
+
+// TrimAfter has the memory trimmed when the guest has been idle for so long since its last trim.
+func (m *Machine) TrimAfter(d time.Duration) { m.trimming.after = d }
+
+// LinearMemory is all of the machine's memory.
+func (m *Machine) LinearMemory() []byte { return m.linear.memory[:m.memory.Size()] }

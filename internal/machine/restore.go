@@ -59,6 +59,7 @@ func (m *Machine) startFrom(ctx context.Context, p *Program, i *MemoryImage) err
 	if err := m.linear.load(touched, c); err != nil {
 		return fmt.Errorf("map the image: %w", err)
 	}
+	m.trimming.mapped = true
 	m.warm(c.expected)
 	if err := m.resume(); err != nil {
 		return err

@@ -146,6 +146,14 @@ func (m *Machine) idle(ctx context.Context) error {
 	if wait == 0 {
 		return nil
 	}
+	switch trim := m.trimWait(); {
+	case trim == 0:
+		if err := m.trim(); err != nil {
+			return err
+		}
+	case trim > 0 && (wait < 0 || wait > trim):
+		wait = trim // the slice that follows finds the guest idle again
+	}
 	m.config.Busy(false)
 	defer m.config.Busy(true)
 	return m.system.Wait(ctx, wait)
