@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -41,7 +42,11 @@ var returning = sync.OnceValue(func() (s shared) {
 	return s
 })
 
-// emptyTable is the table of a machine without code. Machines have copies of the pages in which they have made an entry.
+// tablePart is the length of the part of a table that emptyTable has, in bytes: a shorter one takes less memory, and more mappings.
+const tablePart = 256 << 10
+
+// emptyTable is a part of the table of a machine without code; all parts are equal. Machines have copies of the pages in which they have made
+// an entry.
 var emptyTable = sync.OnceValue(func() (s shared) {
 	if s.err = returning().err; s.err != nil {
 		return s
@@ -54,7 +59,7 @@ var emptyTable = sync.OnceValue(func() (s shared) {
 		part = binary.LittleEndian.AppendUint64(part, uint64(returning().at))
 		part = binary.LittleEndian.AppendUint64(part, noSlot)
 	}
-	for range blocks.MaxEntries * entrySize / len(part) {
+	for range tablePart / len(part) {
 		if _, s.err = unix.Write(s.file, part); s.err != nil {
 			_ = unix.Close(s.file)
 			return s
@@ -67,8 +72,20 @@ func newTable() ([]byte, error) {
 	if err := emptyTable().err; err != nil {
 		return nil, err
 	}
-	return unix.Mmap(emptyTable().file, 0, blocks.MaxEntries*entrySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE)
+	table, err := unix.Mmap(-1, 0, blocks.MaxEntries*entrySize, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, err
+	}
+	for part := range slices.Chunk(table, tablePart) {
+		if _, err := unix.MmapPtr(emptyTable().file, 0, unsafe.Pointer(&part[0]), tablePart, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_FIXED); err != nil {
+			return nil, errors.Join(err, unmap(table))
+		}
+	}
+	return table, nil
 }
+
+// Each part of the table is whole.
+var _ = [1]struct{}{}[blocks.MaxEntries*entrySize%tablePart]
 
 func unmap(memory []byte) error { return unix.Munmap(memory) }
 
