@@ -40,7 +40,7 @@ type recorder struct {
 
 	processes bool // Network.AuditProcesses
 
-	flows chan nat.FlowEvent
+	flows chan *nat.FlowEvent
 
 	auditing sync.Mutex // held while audit is called
 	lost     atomic.Uint64
@@ -54,7 +54,7 @@ type recorder struct {
 
 func newRecorder(audit func(egress.Event), o *owners) *recorder {
 	return &recorder{
-		audit: audit, owners: o, names: make(map[netip.Addr]string), lines: make(chan string, maxReports), flows: make(chan nat.FlowEvent, maxFlowEvents),
+		audit: audit, owners: o, names: make(map[netip.Addr]string), lines: make(chan string, maxReports), flows: make(chan *nat.FlowEvent, maxFlowEvents),
 		ready: make(chan struct{}),
 	}
 }
@@ -165,8 +165,9 @@ func (r *recorder) observe(e nat.FlowEvent) {
 	if r.audit == nil || e.Flow.Direction != nat.In && e.Reason != nat.ReasonLimit || e.Kind == nat.LimitWarning {
 		return // the gate reports it, or the log
 	}
+	queued := e // the others are not moved to the heap
 	select {
-	case r.flows <- e:
+	case r.flows <- &queued:
 	default:
 		r.lost.Add(1)
 	}
@@ -177,13 +178,13 @@ func (r *recorder) relay(ended <-chan struct{}) {
 	for {
 		select {
 		case e := <-r.flows:
-			r.send(inwardEvent(e))
+			r.send(inwardEvent(*e))
 			continue
 		default:
 		}
 		select {
 		case e := <-r.flows:
-			r.send(inwardEvent(e))
+			r.send(inwardEvent(*e))
 		case <-ended:
 			if len(r.flows) == 0 {
 				return

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -328,4 +329,16 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%+v: %v, want %q", n, err, want)
 		}
 	}
+}
+
+// Each VM has a recorder, and most have nothing to record.
+func TestRecorderTakesLittle(t *testing.T) {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r := newRecorder(nil, nil)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<10 {
+		t.Errorf("a recorder takes %d KiB", took>>10)
+	}
+	runtime.KeepAlive(r)
 }
