@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -237,11 +235,6 @@ func (c *cli) daemonCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dir == "" {
 				return errors.New("--dir is missing: agentvm start starts a daemon")
-			}
-			// Most daemons wait most of the time: what their start needed is the host's again soon, and what the verification of their base needed
-			// when that is over.
-			for _, after := range []time.Duration{5 * time.Second, 15 * time.Second} {
-				defer time.AfterFunc(after, debug.FreeOSMemory).Stop()
 			}
 			return daemon.Run(cmd.Context(), daemon.Store{Dir: dir, Version: version, Owned: owned}, args[0])
 		},

@@ -264,11 +264,15 @@ func (d *daemon) awaitClients() {
 func (d *daemon) watch(ctx context.Context) {
 	ticker := time.NewTicker(d.timing.stateCheck)
 	defer ticker.Stop()
+	rest := resting{free: freeMemory}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		}
+		if d.timing.ownProcess {
+			rest.look(time.Now())
 		}
 		if why := d.reasonToStop(time.Now()); why != "" {
 			d.order(why, d.timing.grace)
