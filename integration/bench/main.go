@@ -103,6 +103,7 @@ var parts = []struct {
 	{"daemon", measureDaemon},
 	{"protocols", measureProtocols},
 	{"idle", measureIdle},
+	{"memory", measureMemory},
 	{"mounts", measureMounts},
 	{"disk", measureDisk},
 	{"image", measureImage},
