@@ -3,6 +3,7 @@ package router
 import (
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"runtime"
@@ -333,12 +334,16 @@ func TestAddresses(t *testing.T) {
 
 // Each VM has a recorder, and most have nothing to record.
 func TestRecorderTakesLittle(t *testing.T) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	r := newRecorder(nil, nil)
-	runtime.ReadMemStats(&after)
-	if took := after.TotalAlloc - before.TotalAlloc; took > 64<<10 {
-		t.Errorf("a recorder takes %d KiB", took>>10)
+	least := uint64(math.MaxUint64) // others may allocate at the same time
+	for range 5 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := newRecorder(nil, nil)
+		runtime.ReadMemStats(&after)
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+		runtime.KeepAlive(r)
 	}
-	runtime.KeepAlive(r)
+	if least > 64<<10 {
+		t.Errorf("a recorder takes %d KiB", least>>10)
+	}
 }
