@@ -140,14 +140,27 @@ func flagError(cmd *cobra.Command, err error) error {
 	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
-		var list []string
+		var list, sameLetter []string
+		name := unknown.GetSpecifiedName()
 		cmd.Flags().VisitAll(func(f *pflag.Flag) {
 			if !f.Hidden {
 				list = append(list, f.Name)
 			}
+			if !f.Hidden && f.Shorthand == "" && strings.HasPrefix(f.Name, name) {
+				sameLetter = append(sameLetter, "--"+f.Name)
+			}
 		})
-		if near := nearest(unknown.GetSpecifiedName(), list); len(unknown.GetSpecifiedName()) > 1 && near != "" {
-			return fmt.Errorf("%w: did you mean --%s? (see %s --help)", err, near, cmd.CommandPath())
+		near := ""
+		switch {
+		case len(name) > 1:
+			if near = nearest(name, list); near != "" {
+				near = "--" + near
+			}
+		case len(sameLetter) <= 3: // such as start -i, for --image
+			near = strings.Join(sameLetter, ", ")
+		}
+		if near != "" {
+			return fmt.Errorf("%w: did you mean %s? (see %s --help)", err, near, cmd.CommandPath())
 		}
 	}
 	return fmt.Errorf("%w (see %s --help)", err, cmd.CommandPath())

@@ -92,12 +92,13 @@ var moments = map[string][]moment{
 
 // addMoments adds how long a command took from moment to moment.
 func (s installation) addMoments(between map[string]samples, command string, start, ended time.Time) error {
+	began := start
 	for _, m := range moments[command] {
 		at := ended
 		if m.vm != "" {
 			log, err := os.ReadFile(filepath.Join(s.store, "vms", m.vm, "daemon.log"))
 			if err == nil {
-				at, err = lastLine(log, m.line)
+				at, err = lastLine(log, m.line, began)
 			}
 			if err != nil {
 				return fmt.Errorf("when %s came to %q: %w", command, m.name, err)
@@ -109,13 +110,23 @@ func (s installation) addMoments(between map[string]samples, command string, sta
 	return nil
 }
 
-// lastLine is the time of the last line with this message in a log.
-func lastLine(log []byte, message string) (time.Time, error) {
-	all := regexp.MustCompile(`(?m)^time=(\S+) .*msg="?`+regexp.QuoteMeta(message)).FindAllSubmatch(log, -1)
-	if len(all) == 0 {
-		return time.Time{}, fmt.Errorf("the log says nothing of %q", message)
+// lastLine is the time of the last line with this message in a log, of those that were written since a moment: the log of a VM that is forked
+// has the lines of the forks before.
+func lastLine(log []byte, message string, since time.Time) (last time.Time, err error) {
+	since = since.Truncate(time.Millisecond) // as the log's times are
+	for _, line := range regexp.MustCompile(`(?m)^time=(\S+) .*msg="?`+regexp.QuoteMeta(message)).FindAllSubmatch(log, -1) {
+		at, err := time.Parse(time.RFC3339Nano, string(line[1]))
+		if err != nil {
+			return last, err
+		}
+		if !at.Before(since) {
+			last = at
+		}
 	}
-	return time.Parse(time.RFC3339Nano, string(all[len(all)-1][1]))
+	if last.IsZero() {
+		err = fmt.Errorf("the log says nothing of %q since %s", message, since.Format(time.RFC3339Nano))
+	}
+	return last, err
 }
 
 // steps are those of `agentvm exec true` from the first to its command's start, one after the other, as AGENTVM_DEBUG=timing names them.
