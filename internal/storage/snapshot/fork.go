@@ -96,8 +96,9 @@ func hasLock(path string) bool {
 	return err == nil
 }
 
-// RemoveFile removes a snapshot's file that is in no Store, if there is one, and the disk beside it.
+// RemoveFile removes a snapshot's file that is in no Store, if there is one, and the seal and the disk beside it.
 func RemoveFile(path string) {
 	_ = os.Remove(path)
+	unseal(path)
 	removeBeside(path, "")
 }

@@ -65,7 +65,7 @@ func (s *Store) retire(path string) error {
 	to := strings.TrimSuffix(path, Suffix) + "." + id(page)[:retiredDigits] + Suffix
 	if key := readKey(path); key != nil {
 		if seal := sealOf(key, digest(page[sumAt:])); sealed(path, seal) {
-			err = writePrivate(sealPath(to), seal)
+			err = writePrivate(sealPath(to), seal, true)
 		}
 	}
 	if err == nil {

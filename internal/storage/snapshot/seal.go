@@ -121,7 +121,7 @@ func (p publication) seal(path string) error {
 			seals = append(seals, old...)
 		}
 	}
-	if err := writePrivate(sealPath(path), seals); err != nil {
+	if err := writePrivate(sealPath(path), seals, !isFork(path)); err != nil {
 		return fmt.Errorf("seal it: %w", err)
 	}
 	return nil
@@ -157,7 +157,7 @@ func inStore(dir string) bool { return readKey(filepath.Join(dir, Suffix)) != ni
 // readKey returns the key of the store that a file is in; nil when it is in none.
 func readKey(path string) []byte {
 	dir, err := filepath.Abs(filepath.Dir(path))
-	if name := filepath.Base(dir); err != nil || name != basesName && name != snapshotsName {
+	if err != nil || !slices.Contains([]string{basesName, snapshotsName, forksName}, filepath.Base(dir)) {
 		return nil
 	}
 	key, err := readPrivate(filepath.Join(filepath.Dir(dir), keyName), keySize)
@@ -218,8 +218,8 @@ func readPrivate(path string, sizes ...int64) ([]byte, error) {
 	return b, err
 }
 
-// writePrivate replaces a small file.
-func writePrivate(path string, b []byte) error {
+// writePrivate replaces a small file. Without durable it may be empty after a loss of power.
+func writePrivate(path string, b []byte, durable bool) error {
 	t, err := newTemporary(path)
 	if err != nil {
 		return err
@@ -228,8 +228,10 @@ func writePrivate(path string, b []byte) error {
 	if _, err := t.file.Write(b); err != nil {
 		return err
 	}
-	if err := t.file.Sync(); err != nil {
-		return err
+	if durable {
+		if err := t.file.Sync(); err != nil {
+			return err
+		}
 	}
 	return t.rename()
 }

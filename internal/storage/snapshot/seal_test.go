@@ -33,6 +33,10 @@ func TestOwn(t *testing.T) {
 	if !own(mine) {
 		t.Error("what the store has written is untrusted")
 	}
+	elsewhere := filepath.Join(t.TempDir(), "mine"+Suffix)
+	if writeFile(t, elsewhere, content(newMemory(300*PageSize, 3))); own(elsewhere) {
+		t.Error("a file outside of a store is taken for a store's own")
+	}
 	if err := s.WriteBase(ctx, "key", content(m)); err != nil {
 		t.Fatal(err)
 	}
@@ -44,6 +48,20 @@ func TestOwn(t *testing.T) {
 	if !base.Own() {
 		t.Error("a base that the store has written is untrusted")
 	}
+	fork, err := s.NewFork()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fork.Close()
+	if writeFile(t, fork.Path(), content(m)); !own(fork.Path()) {
+		t.Error("a fork's file, which a VM of the store has written, is untrusted")
+	}
+	if err := os.WriteFile(fork.Path(), readAll(t, elsewhere), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if own(fork.Path()) {
+		t.Error("a file that took the place of a fork's is taken for the store's own")
+	}
 	if err := s.Import(ctx, bytes.NewReader(stream.Bytes()), "imported", ImportLimits{}); err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +71,6 @@ func TestOwn(t *testing.T) {
 	put("copied", readAll(t, mine))
 	if own(at("copied")) {
 		t.Error("a copied file is taken for the store's own")
-	}
-	elsewhere := filepath.Join(t.TempDir(), "mine"+Suffix)
-	if writeFile(t, elsewhere, content(m)); own(elsewhere) {
-		t.Error("a file outside of a store is taken for a store's own")
 	}
 
 	// Another store's file, with its seal.

@@ -224,7 +224,7 @@ const companionSuffix = ".vm.json"
 func CompanionPath(path string) string { return strings.TrimSuffix(path, Suffix) + companionSuffix }
 
 // WriteCompanion writes the companion of the snapshot at path durably.
-func WriteCompanion(path string, b []byte) error { return writePrivate(CompanionPath(path), b) }
+func WriteCompanion(path string, b []byte) error { return writePrivate(CompanionPath(path), b, true) }
 
 // sweepCompanions removes the companions in dir without a snapshot. The caller has the lock of the directory, so that no snapshot is
 // added meanwhile.

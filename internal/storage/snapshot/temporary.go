@@ -152,7 +152,8 @@ func (t *temporary) rename() error {
 
 func (p publication) lock(ctx context.Context, dir string) (func(), error) {
 	var dirs []string
-	if _, err := os.Lstat(filepath.Join(dir, directoryLock)); err == nil || p.locked || inStore(dir) {
+	fork := filepath.Base(dir) == forksName // its name is the maker's alone, who holds a lock beside it
+	if _, err := os.Lstat(filepath.Join(dir, directoryLock)); err == nil || p.locked || inStore(dir) && !fork {
 		dirs = append(dirs, dir)
 	}
 	if p.base != nil {
