@@ -6,10 +6,12 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -36,41 +38,60 @@ const (
 	arm64Block0 = 28 // the register that has the block
 )
 
-// arm64Groups are what the machine executes so far.
-var arm64Groups = []string{"alu", "memory", "exclusive", "atomic", "vmemory", "structure"}
+// arm64Groups are what single instructions can show of; branches and the system's are for programs.
+var arm64Groups = []string{"alu", "memory", "exclusive", "atomic", "vmemory", "structure", "fp", "simd", "vfp", "crypto"}
 
-// TestArm64LikeQEMU runs instructions of every row, with random registers, on the arm64 machine and under QEMU's user mode.
+// TestArm64LikeQEMU runs instructions of every row, with random operands, on the arm64 machine and under QEMU's user mode: sixty of each, as
+// often as AGENTVM_ARM64_ROUNDS says.
 func TestArm64LikeQEMU(t *testing.T) {
-	const count = 60 // of each row
+	const count = 60
 	if testing.Short() {
 		t.Skip("runs a machine")
 	}
-	random := rand.New(rand.NewPCG(3, 4))
+	rounds := 1
+	if text := os.Getenv("AGENTVM_ARM64_ROUNDS"); text != "" {
+		var err error
+		if rounds, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
 	module := arm64Module(t)
 	for _, group := range arm64Groups {
 		t.Run(group, func(t *testing.T) {
-			var blocks []arm64Block
-			for i := range a64.Table {
-				row := &a64.Table[i]
-				if row.Group == group && row.Format != a64.FormatLSL {
-					blocks = append(blocks, arm64Blocks(row, count, random)...)
-				}
+			for round := range rounds {
+				arm64Round(t, module, group, count, rand.New(rand.NewPCG(3, uint64(round))))
 			}
-			program := arm64Program(t, blocks)
-			want, got := arm64QEMU(t, program, len(blocks)), arm64Run(t, module, program, len(blocks))
-			differences := 0
-			for i := range blocks {
-				if want[i] != got[i] {
-					row := a64.Lookup(uint32(blocks[i].Word))
-					t.Errorf("%s %08x: %s", row.Name, blocks[i].Word, arm64Difference(&blocks[i], &want[i], &got[i]))
-					if differences++; differences > 20 {
-						t.FailNow()
-					}
-				}
-			}
-			t.Logf("%d instructions", len(blocks))
 		})
 	}
+}
+
+func arm64Round(t *testing.T, module []byte, group string, count int, random *rand.Rand) {
+	t.Helper()
+	var blocks []arm64Block
+	for i := range a64.Table {
+		row := &a64.Table[i]
+		if row.Group != group || row.Format == a64.FormatLSL { // literals are where the program is
+			continue
+		}
+		of := arm64Blocks(row, count, random)
+		if len(of) < count {
+			t.Errorf("%s: %d of %d cases could be made", row.Name, len(of), count)
+		}
+		blocks = append(blocks, of...)
+	}
+	program := arm64Program(t, blocks)
+	want, got := arm64QEMU(t, program, len(blocks)), arm64Run(t, module, program, len(blocks))
+	differences := 0
+	for i := range blocks {
+		if want[i] != got[i] {
+			row := a64.Lookup(uint32(blocks[i].Word))
+			t.Errorf("%s %08x: %s", row.Name, blocks[i].Word, arm64Difference(&blocks[i], &want[i], &got[i]))
+			if differences++; differences > 20 {
+				t.FailNow()
+			}
+		}
+	}
+	t.Logf("%d instructions", len(blocks))
 }
 
 func arm64Difference(before, want, got *arm64Block) string {
@@ -81,7 +102,7 @@ func arm64Difference(before, want, got *arm64Block) string {
 		}
 	}
 	note("nzcv", before.Flags, want.Flags, got.Flags)
-	note("fpsr", before.FPSR, want.FPSR, got.FPSR)
+	note(fmt.Sprintf("fpcr %#x, fpsr", before.FPCR), before.FPSR, want.FPSR, got.FPSR)
 	note("sp", before.SP, want.SP, got.SP)
 	for i := range want.X {
 		note(fmt.Sprint("x", i), before.X[i], want.X[i], got.X[i])
@@ -94,7 +115,8 @@ func arm64Difference(before, want, got *arm64Block) string {
 		note(fmt.Sprint("memory ", i), uint64(before.Memory[i]), uint64(want.Memory[i]), uint64(got.Memory[i]))
 	}
 	row := a64.Lookup(uint32(before.Word))
-	fmt.Fprintf(&b, " format %s, d %d n %d m %d a %d", row.Format, before.Word&31, before.Word>>5&31, before.Word>>16&31, before.Word>>10&31)
+	d, n, m, a := before.Word&31, before.Word>>5&31, before.Word>>16&31, before.Word>>10&31
+	fmt.Fprintf(&b, " format %s, v%d %#x, n: v%d %#x, m: v%d %#x, a: v%d %#x", row.Format, d, before.V[d], n, before.V[n], m, before.V[m], a, before.V[a])
 	return b.String()
 }
 
@@ -116,13 +138,61 @@ func arm64Blocks(row *a64.Instruction, count int, random *rand.Rand) []arm64Bloc
 		for i := range b.Memory {
 			b.Memory[i] = byte(random.Uint32())
 		}
-		if row.Group != "alu" {
+		switch row.Group {
+		case "fp", "vfp":
+			arm64Numbers(&b, random)
+		case "memory", "exclusive", "atomic", "vmemory", "structure":
 			arm64Address(&b, row, word, random)
 		}
 		b.X[arm64Block0] = 0
 		blocks = append(blocks, b)
 	}
 	return blocks
+}
+
+// arm64Numbers has vectors of floating-point numbers, in all modes.
+func arm64Numbers(b *arm64Block, random *rand.Rand) {
+	const defaultNaN, flushToZero, alternativeHalf = 1 << 25, 1 << 24, 1 << 26
+	b.FPCR = uint64(random.IntN(4)) << 22
+	for _, bit := range []uint64{defaultNaN, flushToZero, alternativeHalf} {
+		if random.IntN(4) == 0 {
+			b.FPCR |= bit
+		}
+	}
+	single := func() uint64 {
+		edges := []uint32{0, 1, 0x7fffff, 0x800000, 0x800001, 0x3f000000, 0x3f7fffff, 0x3f800000, 0x3fc00000, 0x40200000, 0x4b000000, 0x4b7fffff, 0x4effffff, 0x4f000000, 0x4f800000, 0x5f000000, 0x7f7fffff, 0x7f800000, 0x7f800001, 0x7fbfffff, 0x7fc00000, 0x7fc12345}
+		switch random.IntN(3) {
+		case 0:
+			return uint64(edges[random.IntN(len(edges))] | random.Uint32()&(1<<31))
+		case 1:
+			return uint64(math.Float32bits(float32(random.NormFloat64()) * 1000))
+		default:
+			return uint64(random.Uint32())
+		}
+	}
+	double := func() uint64 {
+		edges := []uint64{0, 1, 1<<52 - 1, 1 << 52, 1<<52 + 1, 0x3fe0000000000000, 0x3ff0000000000000, 0x3ff8000000000000, 0x4004000000000000, 0x36a0000000000000, 0x380fffffffffffff, 0x3810000000000000, 0x47efffffe0000000, 0x47f0000000000000, 0x41dfffffffc00000, 0x41e0000000000000, 0x43e0000000000000, 0x43f0000000000000, 0x7fefffffffffffff, 0x7ff0000000000000, 0x7ff0000000000001, 0x7ff8000000000000, 0x7ff812345678abcd, 0x3f10000000000000, 0x40effc0000000000}
+		switch random.IntN(3) {
+		case 0:
+			return edges[random.IntN(len(edges))] | random.Uint64()&(1<<63)
+		case 1:
+			return math.Float64bits(random.NormFloat64() * 1000)
+		default:
+			return random.Uint64()
+		}
+	}
+	for i := range b.V {
+		for half := range b.V[i] {
+			switch random.IntN(5) {
+			case 0, 1:
+				b.V[i][half] = single() | single()<<32
+			case 2: // of half precision
+				b.V[i][half] = random.Uint64()
+			default:
+				b.V[i][half] = double()
+			}
+		}
+	}
 }
 
 // arm64Value prefers what is at an edge.
@@ -178,8 +248,14 @@ func arm64Address(b *arm64Block, row *a64.Instruction, word uint32, random *rand
 // arm64Open tells words whose result is open, and those that use the block's register.
 func arm64Open(row *a64.Instruction, word uint32) bool {
 	d, n, m, a := word&31, word>>5&31, word>>16&31, word>>10&31
-	if d == arm64Block0 || n == arm64Block0 || m == arm64Block0 || a == arm64Block0 || m == arm64Block0-1 || d == arm64Block0-1 {
+	if d == arm64Block0 || n == arm64Block0 || m == arm64Block0 {
 		return true
+	}
+	switch row.Format {
+	case a64.FormatR4, a64.FormatLSP, a64.FormatEXCL:
+		if a == arm64Block0 {
+			return true
+		}
 	}
 	switch row.Format {
 	case a64.FormatLSU:
@@ -190,8 +266,10 @@ func arm64Open(row *a64.Instruction, word uint32) bool {
 		return d == n || m == n || n == 31
 	case a64.FormatLSP:
 		return d == n || a == n || d == a || n == 31
-	case a64.FormatEXCL, a64.FormatATOM:
-		return d == n || a == n || m == n || d == m || a == m || d == a || n == 31 || strings.HasPrefix(row.Name, "casp") && (m >= 26 || d >= 26)
+	case a64.FormatEXCL:
+		return d == n || a == n || m == n || d == m || a == m || d == a || n == 31
+	case a64.FormatATOM:
+		return d == n || m == n || d == m || n == 31 || strings.HasPrefix(row.Name, "casp") && (m >= 26 || d >= 26)
 	case a64.FormatLSM, a64.FormatLSS:
 		return n == 31 || m == n
 	}

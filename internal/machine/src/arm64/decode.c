@@ -39,12 +39,9 @@ static const uint8_t group_operation[] = {
     [GROUP_ALU] = OP_GROUP_ALU,         [GROUP_MEMORY] = OP_GROUP_MEMORY,       [GROUP_VMEMORY] = OP_GROUP_VMEMORY,
     [GROUP_STRUCTURE] = OP_GROUP_STRUCTURE, [GROUP_EXCLUSIVE] = OP_GROUP_EXCLUSIVE, [GROUP_ATOMIC] = OP_GROUP_ATOMIC,
     [GROUP_FP] = OP_GROUP_FP,           [GROUP_SIMD] = OP_GROUP_SIMD,           [GROUP_CRYPTO] = OP_GROUP_CRYPTO,
+    [GROUP_VFP] = OP_GROUP_VFP,
     [GROUP_SYSTEM] = OP_GROUP_SYSTEM,   [GROUP_NOP] = OP_NOP,
 };
-
-static bool missing(unsigned group) {
-    return (group == GROUP_FP && !execute_fp) || (group == GROUP_SIMD && !execute_simd) || (group == GROUP_CRYPTO && !execute_crypto);
-}
 
 static uint8_t offset_of(unsigned r) { return (uint8_t)(r * 8); }
 
@@ -89,7 +86,7 @@ void decode_slot(struct code_page *page, uint32_t index) {
     uint32_t w = code[index];
     struct insn *d = &page->slot[index];
     int id = instruction_of(w);
-    if (id < 0 || missing(instruction_rows[id].group)) {
+    if (id < 0) {
         *d = (struct insn){.op = OP_UNDEFINED, .imm = (int32_t)w};
         return;
     }

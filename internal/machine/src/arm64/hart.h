@@ -213,12 +213,11 @@ bool execute_vmemory(unsigned id, uint32_t word, uint64_t pc);
 bool execute_structure(unsigned id, uint32_t word);
 bool execute_exclusive(unsigned id, uint32_t word);
 bool execute_atomic(unsigned id, uint32_t word);
+bool execute_fp(unsigned id, uint32_t word);
+bool execute_simd(unsigned id, uint32_t word);
+bool execute_vfp(unsigned id, uint32_t word);
+bool execute_crypto(unsigned id, uint32_t word);
 bool execute_system(unsigned id, uint32_t word, uint64_t pc); // sets hart.pc to the next instruction itself
-
-// Groups that are not written yet: their instructions are undefined.
-bool execute_fp(unsigned id, uint32_t word) __attribute__((weak));
-bool execute_simd(unsigned id, uint32_t word) __attribute__((weak));
-bool execute_crypto(unsigned id, uint32_t word) __attribute__((weak));
 
 // exception.c
 void take_exception(void); // uses hart.pc, cause, fault_address; clears cause

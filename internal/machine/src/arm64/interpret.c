@@ -155,6 +155,7 @@ next:
         GROUP(OP_GROUP_ATOMIC, execute_atomic(SLOT_ID, SLOT_WORD))
         GROUP(OP_GROUP_FP, execute_fp(SLOT_ID, SLOT_WORD))
         GROUP(OP_GROUP_SIMD, execute_simd(SLOT_ID, SLOT_WORD))
+        GROUP(OP_GROUP_VFP, execute_vfp(SLOT_ID, SLOT_WORD))
         GROUP(OP_GROUP_CRYPTO, execute_crypto(SLOT_ID, SLOT_WORD))
         case OP_GROUP_SYSTEM:
             hart.budget = n + 1; // as if this instruction had not retired yet

@@ -39,6 +39,7 @@ enum operation {
     OP_GROUP_ATOMIC,
     OP_GROUP_FP,
     OP_GROUP_SIMD,
+    OP_GROUP_VFP,
     OP_GROUP_CRYPTO,
     OP_GROUP_SYSTEM,
 };

@@ -10,7 +10,7 @@
 // What the processor has. ID registers that are not here are zero.
 #define PFR0 (1ull | 1ull << 4 | 1ull << 24 | 1ull << 56 | 1ull << 60)      // EL0 and EL1 in AArch64, GICv3 registers, CSV2, CSV3
 #define DFR0 (6ull | 1ull << 12 | 1ull << 20)                               // Armv8.0 debug, two breakpoints, two watchpoints
-#define ISAR0 (1ull << 16 | 2ull << 20 | 1ull << 28 | 1ull << 44)           // CRC32, LSE, RDM, DotProd
+#define ISAR0 (2ull << 4 | 1ull << 8 | 1ull << 12 | 1ull << 16 | 2ull << 20 | 1ull << 28 | 1ull << 44) // AES, PMULL, SHA1, SHA256, CRC32, LSE, RDM, DotProd
 #define ISAR1 (1ull << 20 | 1ull << 36)                                     // LRCPC, SB
 #define MMFR0 (2ull | 2ull << 4 | 15ull << 24)                              // 40-bit physical addresses, 16-bit ASIDs, 4 KiB granule alone
 #define MMFR1 (2ull | 1ull << 20)                                           // HAFDBS, PAN
