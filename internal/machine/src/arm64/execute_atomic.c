@@ -55,6 +55,7 @@ static bool store_exclusive(uint32_t w, uint64_t va, uint32_t size, bool is_pair
 
 bool execute_exclusive(unsigned id, uint32_t w) {
     (void)id;
+    if (stack_misaligned(rn_of(w))) return false;
     bool is_pair = w >> 21 & 1, is_load = w >> 22 & 1;
     uint64_t va = hart.x[rn_of(w)];
     uint32_t size = 1u << (w >> 30);
@@ -105,6 +106,7 @@ static bool compare_and_swap_pair(uint32_t w, uint64_t va, uint32_t size) {
 }
 
 bool execute_atomic(unsigned id, uint32_t w) {
+    if (stack_misaligned(rn_of(w))) return false;
     uint64_t va = hart.x[rn_of(w)];
     if (id == ID_CASP_W || id == ID_CASP_X) {
         uint32_t size = w >> 30 & 1 ? 8 : 4;

@@ -79,8 +79,9 @@ static bool ordered(unsigned id, uint32_t w) {
 
 bool execute_memory(unsigned id, uint32_t w, uint64_t pc) {
     unsigned format = instruction_rows[id].format;
+    if (format == FORMAT_LSL) return literal(w, pc);
+    if (stack_misaligned(rn_of(w))) return false;
     switch (format) {
-    case FORMAT_LSL: return literal(w, pc);
     case FORMAT_LSP: return pair(w);
     case FORMAT_EXCL: return ordered(id, w);
     default: return single(w, format);

@@ -69,7 +69,7 @@ static bool one(uint32_t w, uint64_t va, unsigned *bytes) {
 
 bool execute_structure(unsigned id, uint32_t w) {
     (void)id;
-    if (!fp_enabled()) return false;
+    if (!fp_enabled() || stack_misaligned(rn_of(w))) return false;
     bool lanes = w >> 24 & 1, post = w >> 23 & 1;
     uint64_t va = hart.x[rn_of(w)];
     unsigned bytes = 0;

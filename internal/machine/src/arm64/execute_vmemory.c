@@ -66,9 +66,7 @@ static bool pair(uint32_t w) {
 bool execute_vmemory(unsigned id, uint32_t w, uint64_t pc) {
     unsigned format = instruction_rows[id].format;
     if (!fp_enabled()) return false;
-    switch (format) {
-    case FORMAT_LSL: return load_vector(pc + (uint64_t)(signed_field(w, 5, 19) * 4), hart.v[rd_of(w)], 4u << (w >> 30));
-    case FORMAT_LSP: return pair(w);
-    default: return single(w, format);
-    }
+    if (format == FORMAT_LSL) return load_vector(pc + (uint64_t)(signed_field(w, 5, 19) * 4), hart.v[rd_of(w)], 4u << (w >> 30));
+    if (stack_misaligned(rn_of(w))) return false;
+    return format == FORMAT_LSP ? pair(w) : single(w, format);
 }

@@ -37,7 +37,6 @@ enum exception_class {
 enum fault { FAULT_ADDRESS_SIZE = 0x00, FAULT_TRANSLATION = 0x04, FAULT_ACCESS_FLAG = 0x08, FAULT_PERMISSION = 0x0c, FAULT_EXTERNAL = 0x10, FAULT_ALIGNMENT = 0x21 };
 
 #define SCTLR_M (1ull << 0)
-#define SCTLR_A (1ull << 1)
 #define SCTLR_SA (1ull << 3)
 #define SCTLR_SA0 (1ull << 4)
 #define SCTLR_UMA (1ull << 9)
@@ -151,6 +150,13 @@ static inline bool raise(uint32_t syndrome, uint64_t address) {
 }
 
 static inline bool undefined(void) { return raise(SYNDROME(EC_UNKNOWN, 0), 0); }
+
+// stack_misaligned raises the exception of an access by SP that is no multiple of 16 (D1.3.9.2), if the kernel wants it.
+static inline bool stack_misaligned(unsigned base) {
+    if (base != 31 || (hart.x[31] & 15) == 0 || (hart.sctlr & (hart.el == 0 ? SCTLR_SA0 : SCTLR_SA)) == 0) return false;
+    raise(SYNDROME(EC_SP_ALIGNMENT, 0), 0);
+    return true;
+}
 
 static inline void slow(uint32_t nanoseconds) {
     hart.slow_left -= (int64_t)nanoseconds;

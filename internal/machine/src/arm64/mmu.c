@@ -114,7 +114,11 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
 // Entries of EL1's set for pages of this address space only. Linux has none: its own pages are global.
 static bool local_entries;
 
+// Entries for addresses whose top byte is a tag (TCR_EL1.TBI): the address that a program invalidates is another one's to the caches.
+static bool tagged_entries;
+
 static void note_entry(const struct mapping *m, uint64_t va, unsigned el) {
+    if ((uint64_t)((int64_t)(va << 8) >> 8) != va) tagged_entries = true;
     if (m->shift > hart.largest_shift[va >> 63]) hart.largest_shift[va >> 63] = m->shift;
     if (el == 1 && !m->global) local_entries = true;
 }
@@ -276,7 +280,7 @@ struct code_page *fetch_page(uint64_t va) {
 
 void tlb_flush_all(void) {
     for (unsigned set = 0; set < TLB_SETS; set++) flush_set(&hart.tlb[set]);
-    local_entries = false;
+    local_entries = tagged_entries = false;
     hart.largest_shift[0] = hart.largest_shift[1] = 0;
 }
 
@@ -285,4 +289,10 @@ void tlb_flush_space(void) {
     if (local_entries) flush_set(&hart.tlb[1]);
     local_entries = false;
     flush_set(&hart.tlb[0]);
+}
+
+// tlb_invalidate_address is TLBI by an address, tagged or not.
+void tlb_invalidate_address(uint64_t va) {
+    if (tagged_entries) tlb_flush_all();
+    else tlb_flush_page(va);
 }

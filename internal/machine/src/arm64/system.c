@@ -198,7 +198,7 @@ static void translation_invalidate(unsigned r, uint64_t v) {
     case 2: // ASIDE1: the caches have one address space
         if (v >> 48 == ((hart.tcr >> 22 & 1 ? hart.ttbr1 : hart.ttbr0) >> 48)) tlb_flush_space();
         break;
-    default: tlb_flush_page(va); break;
+    default: tlb_invalidate_address(va); break;
     }
 }
 

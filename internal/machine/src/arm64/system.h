@@ -4,7 +4,9 @@
 
 #include "hart.h"
 
-uint64_t address_translate(uint64_t va, bool write, unsigned el); // mmu.c
+// mmu.c
+uint64_t address_translate(uint64_t va, bool write, unsigned el);
+void tlb_invalidate_address(uint64_t va);
 
 // gic.c: the CPU interface's registers, by the encoding in bits 20 to 5 of MRS and MSR; false: there is none. And those of the distributor and the
 // redistributor.
