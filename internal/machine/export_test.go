@@ -1,5 +1,7 @@
 package machine
 
+import "agentvm/internal/machine/native/blocks"
+
 // CopyImages makes the program's machines copy images instead of mapping them, as some systems have to.
 func (p *Program) CopyImages() *Program {
 	c := *p
@@ -52,4 +54,16 @@ func (m *Machine) OtherParts() (config, ram, code Part) {
 func (m *Machine) Slice(budget int64) error {
 	_, err := m.slice(budget)
 	return err
+}
+
+// SpoilTranslations has one of every `each` translations begin with a byte that the verifier refuses.
+func (p *Program) SpoilTranslations(each int) {
+	make, count := p.translator.make, 0
+	p.translator.make = func(l *blocks.Layout, page blocks.Page) (blocks.Translation, bool) {
+		made, ok := make(l, page)
+		if count++; ok && count%each == 0 {
+			made.Code[0] = 0xcc
+		}
+		return made, ok
+	}
 }

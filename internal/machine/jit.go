@@ -10,6 +10,7 @@ import (
 
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/machine/native"
+	"agentvm/internal/machine/native/blocks"
 )
 
 // Translation says what becomes of guest code that is executed often.
@@ -35,11 +36,12 @@ type translator struct {
 	mode    Translation
 	limit   int // bytes of a machine's code: when it is used up, all is forgotten. Memory that it shares with others counts for each of them
 	library *native.Library
-	unsaved *unsaved // nil: nothing outlives the process
+	make    func(*blocks.Layout, blocks.Page) (blocks.Translation, bool) // native.Translate, but in tests
+	unsaved *unsaved                                                     // nil: nothing outlives the process
 }
 
 func newTranslator(cfg ProgramConfig) *translator {
-	t := &translator{mode: translationMode(cfg), limit: int(cfg.CodeBytes)}
+	t := &translator{mode: translationMode(cfg), limit: int(cfg.CodeBytes), make: native.Translate}
 	if t.limit == 0 {
 		t.limit = DefaultCodeBytes
 	}

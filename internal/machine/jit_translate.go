@@ -81,16 +81,19 @@ func (j *machineJIT) translate(at codePlace) error {
 	if err := j.begin(); err != nil {
 		return j.giveUp(err)
 	}
-	made, ok := native.Translate(&key.Layout, request)
+	made, ok := j.t.make(&key.Layout, request)
 	if !ok || len(made.Code) > j.t.limit/2 || !slices.ContainsFunc(made.Entries, func(e blocks.Entry) bool { return e.Offset == int(at.offset) }) {
 		if at.offset != blocks.PageSize-2 { // whose second half may not be known yet
 			page.refused.add(at.offset)
 		}
-		j.stats.Refused++
-		j.refuse(at.frame, at.offset)
-		return nil
+		return j.leave(at)
 	}
 	block, err := j.add(key, made, request.Seen)
+	if errors.Is(err, native.ErrRefused) && j.t.mode != TranslateAll { // in tests a fault of the translator is one
+		j.m.config.Logger.Warn("code stays interpreted: its translation could not be proven harmless; please report this", "error", err)
+		page.refused.add(at.offset)
+		return j.leave(at)
+	}
 	if err != nil {
 		return j.giveUp(err)
 	}
@@ -98,6 +101,13 @@ func (j *machineJIT) translate(at codePlace) error {
 		j.t.unsaved.add(key, native.Encode(made, request.Seen))
 	}
 	return j.installBlock(at.frame, j.current(at.frame), block)
+}
+
+// leave has a place interpreted.
+func (j *machineJIT) leave(at codePlace) error {
+	j.stats.Refused++
+	j.refuse(at.frame, at.offset)
+	return nil
 }
 
 // add makes code executable. When there is no room, all other code goes.

@@ -114,3 +114,25 @@ func TestStoredTranslations(t *testing.T) {
 	}
 	leaktest.None(t, before)
 }
+
+// TestRefusedTranslationIsInterpreted: a fault of the translator that the verifier finds costs speed, not the machine.
+func TestRefusedTranslationIsInterpreted(t *testing.T) {
+	run := func(each int) (sum any, stats machine.JITStats) {
+		p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot})
+		if each > 0 {
+			p.SpoilTranslations(each)
+		}
+		w := lockstepGuest(t, p)
+		defer w.close()
+		w.advance(40_000_000)
+		return w.hash(), w.JITStats()
+	}
+	want, sound := run(0)
+	got, spoiled := run(3)
+	if got != want {
+		t.Errorf("the memory is %v, without refusals %v", got, want)
+	}
+	if spoiled.Refused <= sound.Refused || spoiled.Regions == 0 {
+		t.Errorf("%d refused, %d without spoiling; %d regions", spoiled.Refused, sound.Refused, spoiled.Regions)
+	}
+}
