@@ -227,6 +227,12 @@ func (v *verifier) straightTo(at int) int {
 
 const less = 12
 
+// What detours prove of rcx: the offset of one of the TLB's 4,096 entries of 16 bytes.
+const (
+	tlbOffset      = 4095 * 16
+	tlbOffsetZeros = 4
+)
+
 // spends says whether an instruction takes from the budget.
 func (i *instruction) spends() bool {
 	return i.form == formImmediate && i.rm == budget && i.operation == 5 && i.wide && i.immediate > 0
@@ -245,6 +251,7 @@ func (v *verifier) straight() error {
 			k, resumes := v.registers[rcx], false
 			v.state = unknown()
 			if _, resumes = v.resumed[at]; resumes {
+				k = known{max(k.max, tlbOffset), min(k.zeros, tlbOffsetZeros)} // of a constant address more is known here than a detour proves
 				v.registers[rcx], v.resumed[at] = k, k
 			}
 		}
