@@ -72,7 +72,8 @@ func newGuest(t *testing.T) *guest {
 	const limit = 4 << 20
 	g := &guest{T: t, memory: make([]byte, 1<<20), layout: blocks.Layout{
 		X: hart, F: hart + 256, PC: hart + pc, MStatus: hart + mstatus, RoundingMode: hart + frm, Flags: hart + fflags, Reservation: hart + 608, Reserved: hart + 616,
-		Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Walk: blocks.Walk{MaxNoted: 512},
+		Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Generation: 0x30410, Jumps: 0x30420, Places: 0x10400,
+		Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 	}}
 	var err error
 	if g.code, err = native.New(g.memory, limit, native.NewLibrary(limit)); err != nil {
@@ -134,7 +135,7 @@ func TestKnownAddresses(t *testing.T) {
 			"sltu": {Rs1: 11, Rs2: 12}, "slt": {Rs1: 11, Rs2: 12}, "lbu": {Rs1: 11}, "lwu": {Rs1: 11}, "clz": {Rs1: 11}, "zext.h": {Rs1: 11},
 		} {
 			o.Rd = base
-			for access, operands := range map[string]riscv.Operands{"ld": {Rd: 12, Rs1: base}, "lbu": {Rd: 12, Rs1: base, Imm: 8}, "sd": {Rs1: base, Rs2: 12}, "sb": {Rs1: base, Rs2: 12, Imm: 16}} {
+			for access, operands := range map[string]riscv.Operands{"ld": {Rd: 12, Rs1: base}, "lbu": {Rd: 12, Rs1: base, Imm: 8}, "sd": {Rs1: base, Rs2: 12}, "sb": {Rs1: base, Rs2: 12, Imm: -8}} {
 				g.translated(encode(t, name, o), encode(t, access, operands), encode(t, access, operands))
 			}
 		}
