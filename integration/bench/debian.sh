@@ -2,7 +2,7 @@
 # Puts programs of a port of Debian, with the libraries that they need, into a directory: for integration/bench -debian, or, of FILE, a tar
 # archive of all programs that integration/bench -programs runs, an image of agentvm. With amd64 it makes their peer of the host's own processor.
 #
-#   integration/bench/debian.sh [--arch ARCH] [--programs FILE] DIR [SUITE]     ARCH: default riscv64; SUITE: of deb.debian.org, default sid
+#   integration/bench/debian.sh [--arch ARCH] [--programs FILE] DIR [SUITE]     ARCH: default riscv64; SUITE: of Debian, default sid
 #
 # Needs apt and dpkg-deb of any architecture, and not root. Packages are unpacked, and their scripts are not run.
 set -eu

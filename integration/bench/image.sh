@@ -2,7 +2,7 @@
 # Makes an image of Debian with Python for riscv64, about 300 MB in three layers, as an archive in the OCI layout, for
 # integration/bench -image.
 #
-#   integration/bench/image.sh FILE [SUITE]     SUITE: of deb.debian.org, default sid
+#   integration/bench/image.sh FILE [SUITE]     SUITE: of Debian, default sid
 #
 # Needs apt and dpkg-deb of any architecture, umoci, and not root.
 set -eu

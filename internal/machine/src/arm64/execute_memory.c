@@ -18,17 +18,6 @@ static bool access(unsigned rt, uint64_t va, unsigned scale, unsigned opc, bool 
     return true;
 }
 
-// offset_register is Rm as the address has it: extended by `option`, shifted by the access's size if bit 12 says so (C6.2, B.ExtendReg).
-static uint64_t offset_register(uint32_t w, unsigned scale) {
-    uint64_t m = xzr(rm_of(w));
-    switch (field(w, 13, 3)) {
-    case 2: m = (uint32_t)m; break;
-    case 6: m = (uint64_t)(int64_t)(int32_t)m; break;
-    default: break;
-    }
-    return w >> 12 & 1 ? m << scale : m;
-}
-
 // single is a load or store of one register. Bits 11 and 10 of the forms with nine bits are 0, 1 after, 2 unprivileged, 3 before.
 static bool single(uint32_t w, unsigned format) {
     unsigned scale = w >> 30, opc = field(w, 22, 2), rn = rn_of(w), way = format == FORMAT_LSI ? field(w, 10, 2) : 0;

@@ -5,11 +5,7 @@
 #include "hart.h"
 #include "simd.h"
 
-static bool is_scalar(uint32_t w) { return w >> 28 & 1; }
 static bool is_unsigned(uint32_t w) { return w >> 29 & 1; }
-static bool is_full(uint32_t w) { return w >> 30 & 1; }
-
-static unsigned lanes_of(uint32_t w, unsigned log) { return is_scalar(w) ? 1 : (is_full(w) ? 16u : 8u) >> log; }
 
 static int64_t signed_lane(const uint64_t *v, unsigned log, unsigned i) {
     unsigned unused = 64 - (8u << log);
@@ -19,11 +15,6 @@ static int64_t signed_lane(const uint64_t *v, unsigned log, unsigned i) {
 // value is a lane with or without sign, as the instruction says.
 static uint64_t value(const uint64_t *v, unsigned log, unsigned i, bool without_sign) {
     return without_sign ? lane(v, log, i) : (uint64_t)signed_lane(v, log, i);
-}
-
-static void finish(uint32_t w, const uint64_t *result) {
-    hart.v[rd_of(w)][0] = result[0];
-    hart.v[rd_of(w)][1] = result[1];
 }
 
 // Saturation ------------------------------------------------------------------------------------------------------
@@ -176,7 +167,7 @@ static void bitwise(uint32_t w) {
         }
         result[i] = i == 0 || is_full(w) ? r : 0;
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static uint64_t same(unsigned op, uint64_t a, uint64_t b, uint64_t d, unsigned bits, bool u) {
@@ -212,7 +203,7 @@ static void pairwise(uint32_t w, unsigned op, unsigned log) {
         uint64_t a = value(from, log, k, u), b = value(from, log, k + 1, u);
         set_lane(result, log, i, op == 23 ? a + b : same(maximum ? 12 : 13, a, b, 0, 8u << log, u));
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void dot_product(uint32_t w, const uint64_t *n, const uint64_t *m, int fixed) {
@@ -223,7 +214,7 @@ static void dot_product(uint32_t w, const uint64_t *n, const uint64_t *m, int fi
         for (unsigned k = 0; k < 4; k++) sum += value(n, 0, 4 * i + k, u) * value(m, 0, 4 * (fixed < 0 ? i : (unsigned)fixed) + k, u);
         set_lane(result, 2, i, sum);
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void permute(uint32_t w) {
@@ -239,7 +230,7 @@ static void permute(uint32_t w) {
         }
         set_lane(result, log, i, v);
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void look_up(uint32_t w) {
@@ -251,7 +242,7 @@ static void look_up(uint32_t w) {
         if (index < 16 * registers) v = lane(hart.v[(rn_of(w) + index / 16) & 31], 0, index % 16);
         set_lane(result, 0, i, v);
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void three_same(unsigned id, uint32_t w) {
@@ -280,7 +271,7 @@ static void three_same(unsigned id, uint32_t w) {
         if (accumulates) set_lane(result, log, i, doubled_high((int64_t)a, (int64_t)b, signed_lane(d, log, i), bits, op & 1, true));
         else set_lane(result, log, i, same(op, a, b, lane(d, log, i), bits, u));
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 // Three registers of different sizes: the second half of the narrow ones is used, or written, with bit 30 ------------
@@ -316,7 +307,7 @@ static void three_different(uint32_t w) {
             uint64_t a = lane(n, log + 1, i), b = lane(m, log + 1, i), sum = op == 4 ? a + b : a - b;
             set_lane(result, log, i + upper, (sum + (u ? 1ull << (bits - 1) : 0)) >> bits);
         }
-        finish(w, result);
+        finish_vector(w, result);
         return;
     }
     bool wide_first = op == 1 || op == 3;
@@ -324,7 +315,7 @@ static void three_different(uint32_t w) {
         uint64_t a = wide_first ? lane(n, log + 1, i) : value(n, log, i + upper, u), b = value(m, log, i + upper, u);
         set_lane(result, log + 1, i, different(op, a, b, wide_lane(d, log + 1, i), bits, u));
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 // By an element -----------------------------------------------------------------------------------------------------
@@ -347,7 +338,7 @@ static void by_element(unsigned id, uint32_t w) {
         uint64_t b = value(m, log, index, u);
         for (unsigned i = 0; i < count; i++)
             set_lane(result, log + 1, i, different(as_different[op], value(n, log, i + upper, u), b, wide_lane(d, log + 1, i), bits, u));
-        finish(w, result);
+        finish_vector(w, result);
         return;
     }
     int64_t b = signed_lane(m, log, index);
@@ -364,7 +355,7 @@ static void by_element(unsigned id, uint32_t w) {
         }
         set_lane(result, log, i, r);
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 // Two registers -----------------------------------------------------------------------------------------------------
@@ -381,7 +372,7 @@ static void to_narrow(uint32_t w, unsigned op, unsigned log) {
     uint64_t result[2] = {upper ? hart.v[rd_of(w)][0] : 0, 0};
     for (unsigned i = 0; i < count; i++)
         set_lane(result, log, i + upper, narrow(lane(hart.v[rn_of(w)], log + 1, i), signed_lane(hart.v[rn_of(w)], log + 1, i), op, 8u << log, is_unsigned(w)));
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 // long_pairs is SADDLP and SADALP.
@@ -393,14 +384,14 @@ static void long_pairs(uint32_t w, unsigned log, bool accumulates) {
         if (accumulates) sum += lane(hart.v[rd_of(w)], log + 1, i);
         set_lane(result, log + 1, i, sum);
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void reverse(uint32_t w, unsigned log, unsigned container) {
     uint64_t result[2] = {0, 0};
     unsigned mask = (1u << (container - log)) - 1;
     for (unsigned i = 0; i < lanes_of(w, log); i++) set_lane(result, log, i, lane(hart.v[rn_of(w)], log, i ^ mask));
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static uint64_t absolute_saturating(int64_t v, unsigned bits, bool negate) {
@@ -428,7 +419,7 @@ static void two(unsigned id, uint32_t w) {
     unsigned size = field(w, 22, 2), log = size, op = field(w, 12, 5);
     bool u = is_unsigned(w);
     if (id == ID_ADDP_S) {
-        finish(w, (uint64_t[]){hart.v[rn_of(w)][0] + hart.v[rn_of(w)][1], 0});
+        finish_vector(w, (uint64_t[]){hart.v[rn_of(w)][0] + hart.v[rn_of(w)][1], 0});
         return;
     }
     switch (op) {
@@ -443,7 +434,7 @@ static void two(unsigned id, uint32_t w) {
     const uint64_t *n = hart.v[rn_of(w)];
     if (op == 19) { // shll
         for (unsigned i = 0; i < 8u >> log; i++) set_lane(result, log + 1, i, lane(n, log, i + (is_full(w) ? 8u >> log : 0)) << (8u << log));
-        finish(w, result);
+        finish_vector(w, result);
         return;
     }
     if (op == 5) log = 0;
@@ -451,7 +442,7 @@ static void two(unsigned id, uint32_t w) {
         uint64_t old = u ? lane(hart.v[rd_of(w)], log, i) : (uint64_t)signed_lane(hart.v[rd_of(w)], log, i);
         set_lane(result, log, i, of_one(op, lane(n, log, i), signed_lane(n, log, i), old, 8u << log, u, size));
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void across(uint32_t w) {
@@ -465,7 +456,7 @@ static void across(uint32_t w) {
         else all = same(op == 10 ? 12 : 13, all, v, 0, 8u << log, u);
     }
     set_lane(result, is_long ? log + 1 : log, 0, all);
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 // Copies, immediates, shifts ----------------------------------------------------------------------------------------
@@ -484,14 +475,14 @@ static void copy(unsigned id, uint32_t w) {
     }
     uint64_t v = id == ID_DUP_R ? xzr(rn_of(w)) : lane(n, log, index);
     for (unsigned i = 0; i < lanes_of(w, log); i++) set_lane(result, log, i, v);
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void extract(uint32_t w) {
     unsigned count = lanes_of(w, 0), first = field(w, 11, 4);
     uint64_t result[2] = {0, 0};
     for (unsigned i = 0; i < count; i++) set_lane(result, 0, i, first + i < count ? lane(hart.v[rn_of(w)], 0, first + i) : lane(hart.v[rm_of(w)], 0, first + i - count));
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 // immediate_of is AdvSIMDExpandImm.
@@ -536,7 +527,7 @@ static void narrow_shifted(uint32_t w, unsigned op, unsigned log, unsigned shift
         else if (saturates) v = op >= 18 ? saturate_signed((int64_t)v, bits) : saturate_unsigned((int64_t)v, bits);
         set_lane(result, log, i + upper, v);
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void shift_immediate(uint32_t w) {
@@ -551,7 +542,7 @@ static void shift_immediate(uint32_t w) {
     }
     if (op == 20) { // sshll
         for (unsigned i = 0; i < 8u >> log; i++) set_lane(result, log + 1, i, value(n, log, i + (is_full(w) ? 8u >> log : 0), u) << to_left);
-        finish(w, result);
+        finish_vector(w, result);
         return;
     }
     for (unsigned i = 0; i < lanes_of(w, log); i++) {
@@ -572,7 +563,7 @@ static void shift_immediate(uint32_t w) {
         }
         set_lane(result, log, i, r);
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 bool execute_simd(unsigned id, uint32_t w) {

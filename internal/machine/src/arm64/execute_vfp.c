@@ -3,15 +3,6 @@
 #include "hart.h"
 #include "simd.h"
 
-static bool is_scalar(uint32_t w) { return w >> 28 & 1; }
-static bool is_full(uint32_t w) { return w >> 30 & 1; }
-static unsigned lanes_of(uint32_t w, unsigned log) { return is_scalar(w) ? 1 : (is_full(w) ? 16u : 8u) >> log; }
-
-static void finish(uint32_t w, const uint64_t *result) {
-    hart.v[rd_of(w)][0] = result[0];
-    hart.v[rd_of(w)][1] = result[1];
-}
-
 // operation is U, the upper bit of `size`, and the opcode, which together name an instruction of two or three registers.
 static unsigned operation(uint32_t w, unsigned opcode) { return field(w, 29, 1) << 6 | field(w, 23, 1) << 5 | opcode; }
 
@@ -62,7 +53,7 @@ static void three_same(uint32_t w) {
         }
         set_lane(result, log, i, of_two(op, a, b, lane(d, log, i), wide));
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static void by_element(uint32_t w) {
@@ -78,7 +69,7 @@ static void by_element(uint32_t w) {
         }
         set_lane(result, log, i, r);
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 static uint64_t to_int(uint64_t a, enum rounding rounding, bool is_unsigned, bool wide) { return fp_to_int(a, 0, is_unsigned, rounding, wide, wide); }
@@ -132,7 +123,7 @@ static void convert(unsigned id, uint32_t w) {
             set_lane(result, log - 1, i + upper, r);
         }
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 // pair is the scalar forms that combine the two lanes of a register.
@@ -147,7 +138,7 @@ static void pair(unsigned id, uint32_t w) {
     case ID_FMINNMP_S: r = fp_minnm(a, b, wide); break;
     default: r = fp_min(a, b, wide); break;
     }
-    finish(w, (uint64_t[]){r, 0});
+    finish_vector(w, (uint64_t[]){r, 0});
 }
 
 static void two(unsigned id, uint32_t w) {
@@ -160,7 +151,7 @@ static void two(unsigned id, uint32_t w) {
     unsigned log = wide ? 3 : 2, op = operation(w, field(w, 12, 5));
     uint64_t result[2] = {0, 0};
     for (unsigned i = 0; i < lanes_of(w, log); i++) set_lane(result, log, i, of_one(op, lane(hart.v[rn_of(w)], log, i), wide));
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 // across combines four lanes, neighbours first (Reduce).
@@ -169,7 +160,7 @@ static void across(unsigned id, uint32_t w) {
     for (unsigned i = 0; i < 4; i++) v[i] = lane(hart.v[rn_of(w)], 2, i);
     uint64_t (*combine)(uint64_t, uint64_t, bool) = id == ID_FMAXNMV ? fp_maxnm : id == ID_FMAXV ? fp_max : id == ID_FMINNMV ? fp_minnm : fp_min;
     uint64_t low = combine(v[0], v[1], false), high = combine(v[2], v[3], false);
-    finish(w, (uint64_t[]){combine(low, high, false), 0});
+    finish_vector(w, (uint64_t[]){combine(low, high, false), 0});
 }
 
 // fixed is SCVTF, UCVTF, FCVTZS and FCVTZU with a binary point.
@@ -181,7 +172,7 @@ static void fixed(uint32_t w) {
         uint64_t a = lane(hart.v[rn_of(w)], log, i);
         set_lane(result, log, i, to_integer ? fp_to_int(a, fraction, is_unsigned, ROUND_ZERO, wide, wide) : fp_from_int(a, fraction, is_unsigned, wide, wide));
     }
-    finish(w, result);
+    finish_vector(w, result);
 }
 
 bool execute_vfp(unsigned id, uint32_t w) {

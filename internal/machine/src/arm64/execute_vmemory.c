@@ -30,11 +30,7 @@ static bool single(uint32_t w, unsigned format) {
     if (format == FORMAT_LSU) {
         moved += (uint64_t)field(w, 10, 12) << scale;
     } else if (format == FORMAT_LSR) {
-        uint64_t m = xzr(rm_of(w));
-        unsigned option = field(w, 13, 3);
-        if (option == 2) m = (uint32_t)m;
-        if (option == 6) m = (uint64_t)(int64_t)(int32_t)m;
-        moved += w >> 12 & 1 ? m << scale : m;
+        moved += offset_register(w, scale);
     } else {
         moved += (uint64_t)signed_field(w, 12, 9);
     }

@@ -183,6 +183,17 @@ static inline void set_xzr(unsigned r, uint64_t value) {
     if (r != 31) hart.x[r] = value;
 }
 
+// offset_register is Rm as the address has it: extended by `option`, shifted by the access's size if bit 12 says so (C6.2, B.ExtendReg).
+static inline uint64_t offset_register(uint32_t w, unsigned scale) {
+    uint64_t m = xzr(rm_of(w));
+    switch (field(w, 13, 3)) {
+    case 2: m = (uint32_t)m; break;
+    case 6: m = (uint64_t)(int64_t)(int32_t)m; break;
+    default: break;
+    }
+    return w >> 12 & 1 ? m << scale : m;
+}
+
 // decode.c
 void decode_slot(struct code_page *page, uint32_t index);
 int instruction_of(uint32_t word); // its number, -1: none

@@ -32,4 +32,14 @@ static inline void set_lane(uint64_t *v, unsigned log, unsigned i, uint64_t valu
     }
 }
 
+static inline bool is_scalar(uint32_t w) { return w >> 28 & 1; }
+static inline bool is_full(uint32_t w) { return w >> 30 & 1; }
+static inline unsigned lanes_of(uint32_t w, unsigned log) { return is_scalar(w) ? 1 : (is_full(w) ? 16u : 8u) >> log; }
+
+// finish_vector gives the destination a result that was made aside.
+static inline void finish_vector(uint32_t w, const uint64_t *result) {
+    hart.v[rd_of(w)][0] = result[0];
+    hart.v[rd_of(w)][1] = result[1];
+}
+
 #endif
