@@ -1,9 +1,7 @@
 package images
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"debug/elf"
 	"encoding/binary"
@@ -16,16 +14,20 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"agentvm/images/imagestest"
 )
 
 // provenance is what images/busybox/build.sh says about its result.
 type provenance struct {
-	BusyBox string `json:"busybox_sha256"`
-	Sources string `json:"sources_sha256"`
-	Root    string `json:"root_tar_gz_sha256"`
+	Sources  string `json:"sources_sha256"`
+	Archives []struct {
+		Architecture string `json:"architecture"`
+		SHA256       string `json:"archive_sha256"`
+	} `json:"archives"`
 }
 
-// TestBuiltinIsUpToDate fails when a source of the built-in root changed and root.tar.gz did not.
+// TestBuiltinIsUpToDate fails when a source of the built-in roots changed and an archive did not.
 func TestBuiltinIsUpToDate(t *testing.T) {
 	text, err := os.ReadFile("busybox/provenance.json")
 	if err != nil {
@@ -35,8 +37,14 @@ func TestBuiltinIsUpToDate(t *testing.T) {
 	if err := json.Unmarshal(text, &recorded); err != nil {
 		t.Fatal(err)
 	}
-	if got := hashOf(builtinRoot); got != recorded.Root {
-		t.Errorf("root.tar.gz has sha256 %s, recorded is %s: run images/busybox/build.sh", got, recorded.Root)
+	for _, archive := range recorded.Archives {
+		content, err := os.ReadFile(filepath.Join("busybox", archive.Architecture+".tar.zst"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hashOf(content); got != archive.SHA256 {
+			t.Errorf("the archive for %s has sha256 %s, recorded is %s: run images/busybox/build.sh", archive.Architecture, got, archive.SHA256)
+		}
 	}
 	if got := sourcesHash(t); got != recorded.Sources {
 		t.Errorf("the sources have sha256 %s, recorded is %s: run images/busybox/build.sh", got, recorded.Sources)
@@ -88,23 +96,49 @@ func TestBuiltin(t *testing.T) {
 	fsck(t, rawDisk(t, s, image))
 }
 
-// TestBuiltinOfAnotherVersion replaces the root that an older program has stored.
+// TestBuiltinOfAnotherVersion replaces the root that an older program has stored: another tree, and the same with another compression.
 func TestBuiltinOfAnotherVersion(t *testing.T) {
-	s := openStore(t, "http://127.0.0.1:1")
-	older := bytes.NewReader(makeTar(t, []entry{file("older", nil)}))
-	if _, err := s.addArchive(t.Context(), Image{Name: BuiltinName, Ref: "builtin"}, older, nil); err != nil {
+	for name, older := range map[string][]byte{"tree": makeTar(t, []entry{file("older", nil)}), "gzip": compress(t, unpacked(t, builtinRoot), toGzip)} {
+		t.Run(name, func(t *testing.T) {
+			s := openStore(t, "http://127.0.0.1:1")
+			stored, err := s.addArchive(t.Context(), Image{Name: BuiltinName, Ref: "builtin"}, bytes.NewReader(older), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			image, err := s.Resolve(t.Context(), BuiltinName)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if image.SourceDigest == stored.SourceDigest || stale(image) || readDisk(t, rawDisk(t, s, image))["bin/busybox"] == nil {
+				t.Errorf("resolved %+v", image)
+			}
+		})
+	}
+}
+
+// unpacked is the tar archive in one that is compressed.
+func unpacked(t testing.TB, archive []byte) []byte {
+	t.Helper()
+	stream, err := openArchive(bytes.NewReader(archive), Limits{Bytes: 1 << 30, Ratio: 1000})
+	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := s.Resolve(t.Context(), BuiltinName)
-	if err != nil || readDisk(t, rawDisk(t, s, image))["bin/busybox"] == nil {
-		t.Errorf("resolved %+v, %v", image, err)
+	defer stream.Close()
+	plain, err := io.ReadAll(stream)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return plain
 }
 
 // TestBuiltinRegistersNoFrames holds images/busybox/build.sh to what it changes: the tables of stack frames that busybox would
 // register end before the first that belongs to its code.
 func TestBuiltinRegistersNoFrames(t *testing.T) {
-	frames := builtinProgram(t).Section(".eh_frame")
+	program, err := elf.NewFile(bytes.NewReader(imagestest.Busybox(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	frames := program.Section(".eh_frame")
 	if frames == nil {
 		t.Fatal("busybox has no section .eh_frame: build.sh need not change it any more")
 	}
@@ -124,34 +158,6 @@ func TestBuiltinRegistersNoFrames(t *testing.T) {
 	}
 	if records > ofTheStartCode {
 		t.Errorf("%d records of stack frames, want at most %d", records, ofTheStartCode)
-	}
-}
-
-// builtinProgram is busybox, out of the archive.
-func builtinProgram(t testing.TB) *elf.File {
-	t.Helper()
-	packed, err := gzip.NewReader(bytes.NewReader(builtinRoot))
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive := tar.NewReader(packed)
-	for {
-		header, err := archive.Next()
-		if err != nil {
-			t.Fatal("bin/busybox: ", err)
-		}
-		if header.Name != "./bin/busybox" {
-			continue
-		}
-		content, err := io.ReadAll(archive)
-		if err != nil {
-			t.Fatal(err)
-		}
-		program, err := elf.NewFile(bytes.NewReader(content))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return program
 	}
 }
 

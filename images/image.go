@@ -197,7 +197,7 @@ const BuiltinName = "busybox"
 
 // builtinRoot is made by images/busybox/build.sh from the package that busybox/provenance.json names.
 //
-//go:embed busybox/root.tar.gz
+//go:embed busybox/riscv64.tar.zst
 var builtinRoot []byte
 
 // addBuiltin makes the image that is compiled into the program. Its archive goes into the store like an imported one.

@@ -1,8 +1,10 @@
 // Package imagestest serves genuine Alpine releases over loopback HTTP, so that tests get them through the same code as
-// a download. It is for tests only.
+// a download, and has the program of the built-in root. It is for tests only.
 package imagestest
 
 import (
+	"archive/tar"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/klauspost/compress/zstd"
 )
 
 // FolderEnv names the folder with the release files. Without it the folder shared/images beside the repository is used.
@@ -69,21 +72,64 @@ func Folder(tb testing.TB) (string, bool) {
 	return "", false
 }
 
-// beside looks for shared/images next to the repository that the working directory is in.
+// beside is shared/images next to the repository, or "" outside of one.
 func beside() string {
+	repository := repository()
+	if repository == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(repository), "shared", "images")
+}
+
+// repository is the folder of the repository that the working directory is in, or "" outside of one.
+func repository() string {
 	dir, err := os.Getwd()
 	if err != nil {
 		return ""
 	}
 	for {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return filepath.Join(dir, "..", "shared", "images")
+			return dir
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
 			return ""
 		}
 		dir = parent
+	}
+}
+
+// BuiltinArchive is the file of the built-in root: a tar archive, compressed with zstd.
+func BuiltinArchive() string {
+	return filepath.Join(repository(), "images", "busybox", "riscv64.tar.zst")
+}
+
+// Busybox is the program of the built-in root.
+func Busybox(tb testing.TB) []byte {
+	tb.Helper()
+	file, err := os.Open(BuiltinArchive())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer file.Close()
+	unpacked, err := zstd.NewReader(file, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer unpacked.Close()
+	for archive := tar.NewReader(unpacked); ; {
+		header, err := archive.Next()
+		if err != nil {
+			tb.Fatalf("bin/busybox in %s: %v", file.Name(), err)
+		}
+		if header.Name != "./bin/busybox" {
+			continue
+		}
+		program, err := io.ReadAll(archive)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return program
 	}
 }
 

@@ -4,9 +4,7 @@
 package lockstep
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"io"
@@ -21,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/images"
+	"agentvm/images/imagestest"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
@@ -244,34 +243,7 @@ func bootArchive(t *testing.T) []byte {
 	}
 	return initramfs.Archive(
 		initramfs.Directory("dev"), initramfs.Directory("root"), initramfs.Directory("bin"), initramfs.Device("dev/console", 0o600, 5, 1),
-		initramfs.Program("bin/busybox", []byte(busybox(t))), initramfs.Program("words", program),
+		initramfs.Program("bin/busybox", imagestest.Busybox(t)), initramfs.Program("words", program),
 		initramfs.Program("work", []byte(work)), initramfs.Program("init", []byte(initProgram)),
 	)
-}
-
-// busybox is the program of the built-in root.
-func busybox(t *testing.T) string {
-	t.Helper()
-	file, err := os.Open("../../images/busybox/root.tar.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	unpacked, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for members := tar.NewReader(unpacked); ; {
-		h, err := members.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.TrimPrefix(h.Name, "./") == "bin/busybox" {
-			program, err := io.ReadAll(members)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return string(program)
-		}
-	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -20,8 +19,6 @@ import (
 
 // dockerImage writes an archive of docker save of the built-in root, with a file more and another hidden: dockerimage FILE NAME [WORKDIR].
 func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
-	root, err := filepath.Abs("../../images/busybox/root.tar.gz")
-	ts.Check(err)
 	layer := ts.MkAbs("layer.tar")
 	f, err := os.Create(layer)
 	ts.Check(err)
@@ -44,7 +41,7 @@ func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
 		ExposedPorts: map[string]struct{}{"80/tcp": {}}, StopSignal: "SIGUSR1", Volumes: map[string]struct{}{"/var/data": {}},
 		Healthcheck: &v1.HealthConfig{Test: []string{"CMD-SHELL", "test -e /tmp/well"}, Interval: time.Second, Retries: 2},
 	}
-	ts.Check(imagestest.WriteDockerArchive(ts.MkAbs(args[0]), args[1], config, root, layer))
+	ts.Check(imagestest.WriteDockerArchive(ts.MkAbs(args[0]), args[1], config, imagestest.BuiltinArchive(), layer))
 }
 
 // wasmFile writes a WASI program that exits with a code, traps, or prints its arguments: wasm FILE CODE|trap|args.

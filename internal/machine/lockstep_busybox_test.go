@@ -1,17 +1,13 @@
 package machine_test
 
 import (
-	"archive/tar"
 	"bytes"
-	"compress/gzip"
-	"errors"
-	"io"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentvm/images/imagestest"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 )
@@ -105,39 +101,8 @@ func busyboxInitramfs(t *testing.T) []byte {
 	var archive bytes.Buffer
 	addToArchive(&archive, "dev", 0o040755, nil)
 	addToArchive(&archive, "bin", 0o040755, nil)
-	addToArchive(&archive, "bin/busybox", 0o100755, builtinBusybox(t))
+	addToArchive(&archive, "bin/busybox", 0o100755, imagestest.Busybox(t))
 	addToArchive(&archive, "init", 0o100755, []byte(busyboxWork))
 	addToArchive(&archive, "TRAILER!!!", 0, nil)
 	return archive.Bytes()
-}
-
-// builtinBusybox is the program of the built-in root.
-func builtinBusybox(t *testing.T) []byte {
-	t.Helper()
-	file, err := os.Open("../../images/busybox/root.tar.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	unpacked, err := gzip.NewReader(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for members := tar.NewReader(unpacked); ; {
-		h, err := members.Next()
-		if errors.Is(err, io.EOF) {
-			t.Fatal("the built-in root has no bin/busybox")
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if h.Name != "./bin/busybox" && h.Name != "bin/busybox" {
-			continue
-		}
-		program, err := io.ReadAll(members)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return program
-	}
 }

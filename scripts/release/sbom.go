@@ -75,8 +75,9 @@ func carriedPrograms() ([]cdx.Component, error) {
 		Source struct{ Package, Version string }
 	}
 	var busybox struct {
-		Package, Version, Architecture string
-		BuiltUsing                     string `json:"built_using"`
+		Package, Version string
+		BuiltUsing       string `json:"built_using"`
+		Archives         []struct{ Architecture string }
 	}
 	for file, record := range map[string]any{"internal/machine/kernel/provenance.json": &kernel, "images/busybox/provenance.json": &busybox} {
 		text, err := os.ReadFile(file)
@@ -95,7 +96,9 @@ func carriedPrograms() ([]cdx.Component, error) {
 	}
 	components := []cdx.Component{
 		debian(cdx.ComponentTypeOS, kernel.Source.Package, kernel.Source.Version, "source", "GPL-2.0-only WITH Linux-syscall-note"),
-		debian(cdx.ComponentTypeApplication, busybox.Package, busybox.Version, busybox.Architecture, "GPL-2.0-only"),
+	}
+	for _, archive := range busybox.Archives {
+		components = append(components, debian(cdx.ComponentTypeApplication, busybox.Package, busybox.Version, archive.Architecture, "GPL-2.0-only"))
 	}
 	_, glibc, ok := strings.Cut(busybox.BuiltUsing, "glibc ")
 	if !ok {
