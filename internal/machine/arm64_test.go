@@ -13,33 +13,42 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"agentvm/internal/machine/a64"
 )
 
-// arm64Block is what testdata/arm64_batch.S has for each instruction.
+// arm64Block is what testdata/arm64_batch.S runs: four instructions, of which the last is the one that the block is about.
 type arm64Block struct {
-	Word   uint64
+	Code   [4]uint32
+	V      [32][2]uint64
 	Flags  uint64
 	FPCR   uint64
 	FPSR   uint64
 	SP     uint64
 	X      [31]uint64
-	V      [32][2]uint64
 	Memory [512]byte
 }
 
-// Places of the program: memory is where its blocks' memory is while an instruction runs, across two pages.
+func (b *arm64Block) word() uint32 { return b.Code[3] }
+
+const arm64NOP = 0xd503201f
+
+// Places of the program: memory is where its blocks' memory is while an instruction runs, across two pages. Branches find a place to go to at each 8
+// bytes between arm64Text and arm64PlacesEnd, which x27 then says.
 const (
-	arm64Text   = RAMBase + 0x100000
-	arm64Memory = 0x80111f00
-	arm64Block0 = 28 // the register that has the block
+	arm64Text      = RAMBase + 0x100000
+	arm64Last      = arm64Text + 0x10000 - 8 + 12 // where the last instruction of a block is
+	arm64PlacesEnd = arm64Text + 0x20000
+	arm64Data      = 0x80131000
+	arm64Memory    = arm64Data + 0xf00
+	arm64Block0    = 28 // the register that has the block
 )
 
-// arm64Groups are what single instructions can show of; branches and the system's are for programs.
-var arm64Groups = []string{"alu", "memory", "exclusive", "atomic", "vmemory", "structure", "fp", "simd", "vfp", "crypto"}
+// arm64Groups are what single instructions can show of; for branches and the system's see TestArm64FlowLikeQEMU and arm64_system_test.go.
+var arm64Groups = []string{"alu", "memory", "exclusive", "atomic", "vmemory", "structure", "fp", "simd", "vfp", "crypto", "nop"}
 
 // TestArm64LikeQEMU runs instructions of every row, with random operands, on the arm64 machine and under QEMU's user mode: twelve of each, and sixty
 // as often as AGENTVM_ARM64_ROUNDS says.
@@ -47,20 +56,11 @@ func TestArm64LikeQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs a machine")
 	}
-	count := 12
-	rounds := 1
-	if text := os.Getenv("AGENTVM_ARM64_ROUNDS"); text != "" {
-		var err error
-		if rounds, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-		count = 60
+	rounds, count := arm64Rounds(t), 60
+	if rounds == 0 {
+		rounds, count = 1, 12
 	}
-	p, err := NewProgram(context.Background(), ProgramConfig{Module: arm64Module(t), Translation: TranslateNever})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.Close(context.Background()) }()
+	p := arm64TestProgram(t)
 	for _, group := range arm64Groups {
 		t.Run(group, func(t *testing.T) {
 			for round := range rounds {
@@ -69,6 +69,51 @@ func TestArm64LikeQEMU(t *testing.T) {
 		})
 	}
 }
+
+// arm64Rounds is AGENTVM_ARM64_ROUNDS, 0 without it.
+func arm64Rounds(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv("AGENTVM_ARM64_ROUNDS")
+	if text == "" {
+		return 0
+	}
+	rounds, err := strconv.Atoi(text)
+	if err != nil || rounds < 1 {
+		t.Fatalf("AGENTVM_ARM64_ROUNDS is %q, not a number above 0", text)
+	}
+	return rounds
+}
+
+// arm64TestProgram builds the machine and compiles it, once for all tests.
+func arm64TestProgram(t *testing.T) *Program {
+	t.Helper()
+	arm64Tool(t, "clang-19", "clang-19")
+	arm64Tool(t, "wasm-ld-19", "lld-19")
+	p, err := arm64Built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+var arm64Built = sync.OnceValues(func() (*Program, error) {
+	dir, err := os.MkdirTemp("", "arm64")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	path := filepath.Join(dir, "arm64.wasm")
+	build := exec.Command("./build.sh", path)
+	build.Env = append(os.Environ(), "PROCESSOR=arm64")
+	if out, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	module, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return NewProgram(context.Background(), ProgramConfig{Module: module, Translation: TranslateNever})
+})
 
 func arm64Round(t *testing.T, p *Program, group string, count int, random *rand.Rand) {
 	t.Helper()
@@ -84,13 +129,22 @@ func arm64Round(t *testing.T, p *Program, group string, count int, random *rand.
 		}
 		blocks = append(blocks, of...)
 	}
+	arm64Compare(t, p, arm64CPU, blocks)
+}
+
+// arm64CPU is the processor of QEMU's that has all that the machine has.
+const arm64CPU = "max,sve=off,pauth=off"
+
+// arm64Compare runs the blocks here and under QEMU.
+func arm64Compare(t *testing.T, p *Program, cpu string, blocks []arm64Block) {
+	t.Helper()
 	program := arm64Program(t, blocks)
-	want, got := arm64QEMU(t, program, len(blocks)), arm64Run(t, p, program, len(blocks))
+	want, got := arm64QEMU(t, cpu, program, len(blocks)), arm64Run(t, p, program, len(blocks))
 	differences := 0
 	for i := range blocks {
 		if want[i] != got[i] {
-			row := a64.Lookup(uint32(blocks[i].Word))
-			t.Errorf("%s %08x: %s", row.Name, blocks[i].Word, arm64Difference(&blocks[i], &want[i], &got[i]))
+			row := a64.Lookup(blocks[i].word())
+			t.Errorf("%s %08x: %s", row.Name, blocks[i].Code, arm64Difference(&blocks[i], &want[i], &got[i]))
 			if differences++; differences > 20 {
 				t.FailNow()
 			}
@@ -119,9 +173,9 @@ func arm64Difference(before, want, got *arm64Block) string {
 	for i := range want.Memory {
 		note(fmt.Sprint("memory ", i), uint64(before.Memory[i]), uint64(want.Memory[i]), uint64(got.Memory[i]))
 	}
-	row := a64.Lookup(uint32(before.Word))
-	d, n, m, a := before.Word&31, before.Word>>5&31, before.Word>>16&31, before.Word>>10&31
-	fmt.Fprintf(&b, " format %s, v%d %#x, n: v%d %#x, m: v%d %#x, a: v%d %#x", row.Format, d, before.V[d], n, before.V[n], m, before.V[m], a, before.V[a])
+	word := before.word()
+	d, n, m, a := word&31, word>>5&31, word>>16&31, word>>10&31
+	fmt.Fprintf(&b, " format %s, v%d %#x, n: v%d %#x, m: v%d %#x, a: v%d %#x", a64.Lookup(word).Format, d, before.V[d], n, before.V[n], m, before.V[m], a, before.V[a])
 	return b.String()
 }
 
@@ -133,26 +187,31 @@ func arm64Blocks(row *a64.Instruction, count int, random *rand.Rand) []arm64Bloc
 		if a64.Lookup(word) != row || arm64Open(row, word) {
 			continue
 		}
-		b := arm64Block{Word: uint64(word), Flags: uint64(random.Uint32()) & 0xf0000000, SP: arm64Memory + 256}
-		for i := range b.X {
-			b.X[i] = arm64Value(random)
-		}
-		for i := range b.V {
-			b.V[i] = [2]uint64{arm64Value(random), arm64Value(random)}
-		}
-		for i := range b.Memory {
-			b.Memory[i] = byte(random.Uint32())
-		}
+		b := arm64RandomBlock(random, arm64NOP, arm64NOP, arm64NOP, word)
 		switch row.Group {
 		case "fp", "vfp":
 			arm64Numbers(&b, random)
 		case "memory", "exclusive", "atomic", "vmemory", "structure":
 			arm64Address(&b, row, word, random)
 		}
-		b.X[arm64Block0] = 0
 		blocks = append(blocks, b)
 	}
 	return blocks
+}
+
+func arm64RandomBlock(random *rand.Rand, code ...uint32) arm64Block {
+	b := arm64Block{Code: [4]uint32(code), Flags: uint64(random.Uint32()) & 0xf0000000, SP: arm64Memory + 256}
+	for i := range b.X {
+		b.X[i] = arm64Value(random)
+	}
+	b.X[arm64Block0] = 0
+	for i := range b.V {
+		b.V[i] = [2]uint64{arm64Value(random), arm64Value(random)}
+	}
+	for i := range b.Memory {
+		b.Memory[i] = byte(random.Uint32())
+	}
+	return b
 }
 
 // arm64Numbers has vectors of floating-point numbers, in all modes.
@@ -293,23 +352,6 @@ func arm64Tool(t *testing.T, name, debianPackage string) string {
 	return path
 }
 
-func arm64Module(t *testing.T) []byte {
-	t.Helper()
-	arm64Tool(t, "clang-19", "clang-19")
-	arm64Tool(t, "wasm-ld-19", "lld-19")
-	path := filepath.Join(t.TempDir(), "arm64.wasm")
-	build := exec.Command("./build.sh", path)
-	build.Env = append(os.Environ(), "PROCESSOR=arm64")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	module, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return module
-}
-
 func arm64Program(t *testing.T, blocks []arm64Block) string {
 	t.Helper()
 	gcc := arm64Tool(t, "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu")
@@ -322,7 +364,7 @@ func arm64Program(t *testing.T, blocks []arm64Block) string {
 		t.Fatal(err)
 	}
 	program := filepath.Join(dir, "batch")
-	out, err := exec.Command(gcc, "-nostdlib", "-static", "-Wl,-N", "-Wl,--build-id=none", fmt.Sprintf("-Wl,-Ttext=%#x", uint64(arm64Text)), "-Wl,-Tdata=0x80111000",
+	out, err := exec.Command(gcc, "-nostdlib", "-static", "-Wl,-N", "-Wl,--build-id=none", fmt.Sprintf("-Wl,-Ttext=%#x", uint64(arm64Text)), fmt.Sprintf("-Wl,-Tdata=%#x", uint64(arm64Data)),
 		fmt.Sprintf("-DCOUNT=%d", len(blocks)), fmt.Sprintf("-DBLOCKS=%q", filepath.Join(dir, "blocks")), "-o", program, "testdata/arm64_batch.S").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -339,10 +381,10 @@ func arm64Decode(t *testing.T, data []byte, count int) []arm64Block {
 	return blocks
 }
 
-func arm64QEMU(t *testing.T, program string, count int) []arm64Block {
+func arm64QEMU(t *testing.T, cpu, program string, count int) []arm64Block {
 	t.Helper()
 	qemu := arm64Tool(t, "qemu-aarch64-static", "qemu-user-static")
-	out, err := exec.Command(qemu, "-cpu", "max,sve=off,pauth=off", program).Output()
+	out, err := exec.Command(qemu, "-cpu", cpu, program).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
