@@ -358,7 +358,7 @@ func (st *StateStore) image(ctx context.Context, m *statestore.Manifest) (string
 		return "", fmt.Errorf("image %s of the snapshot: %w", meta.Image, err)
 	}
 	if digest := strings.TrimPrefix(image.RootDiskDigest, "sha256:"); digest != meta.RootDisk {
-		return "", errors.Join(fmt.Errorf("the image in %s is not the one that the VM had (root disk %.12s, not %.12s)", st, digest, meta.RootDisk), store.Untag(image.Name))
+		return "", errors.Join(fmt.Errorf("the image in %s is not the one that the VM had (root disk %.12s, not %.12s)", st, digest, meta.RootDisk), store.Untag(image))
 	}
 	return image.Name, nil
 }

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+
+	"agentvm/internal/host/platform"
 )
 
 const (
@@ -59,8 +61,8 @@ func (s *Store) AlpineMirror() string {
 	return strings.TrimRight(base.String(), "/")
 }
 
-func (a alpineSource) path(branch, file string) *url.URL {
-	return a.base.JoinPath(branch, "releases", Architecture, file)
+func (a alpineSource) path(branch string, of platform.Architecture, file string) *url.URL {
+	return a.base.JoinPath(branch, "releases", of.Machine(), file)
 }
 
 // alpineName returns the name under which the store keeps an Alpine reference, and false for other references.
@@ -78,23 +80,23 @@ func alpineName(ref string) (string, bool, error) {
 }
 
 // find returns the release that version means. A pinned one needs no server.
-func (a alpineSource) find(ctx context.Context, version string) (release, error) {
-	if pinned, ok := pinnedRelease(version); ok {
+func (a alpineSource) find(ctx context.Context, version string, of platform.Architecture) (release, error) {
+	if pinned, ok := pinnedRelease(version, of); ok {
 		return pinned, nil
 	}
 	if !a.trusted() {
-		return release{}, fmt.Errorf("alpine:%s takes its checksum from the mirror, which therefore has to be https: %s", version, a.base.Redacted())
+		return release{}, fmt.Errorf("alpine:%s for %s takes its checksum from the mirror, which therefore has to be https: %s", version, of.Platform(), a.base.Redacted())
 	}
 	if isVersion(version, 3) {
-		return a.exact(ctx, release{version: version})
+		return a.exact(ctx, release{version: version, architecture: of})
 	}
 	branch := "latest-stable"
 	if version != "latest" {
 		branch = "v" + version
 	}
-	found, err := a.list(ctx, branch)
+	found, err := a.list(ctx, branch, of)
 	if err == nil && version != "latest" && found.branch() != branch {
-		err = fmt.Errorf("%s names release %s", a.path(branch, "latest-releases.yaml").Redacted(), found.version)
+		err = fmt.Errorf("%s names release %s", a.path(branch, of, "latest-releases.yaml").Redacted(), found.version)
 	}
 	return found, err
 }
@@ -107,7 +109,7 @@ func (a alpineSource) trusted() bool {
 
 // exact finds the checksum of one release: in the file beside it, else in its branch's list.
 func (a alpineSource) exact(ctx context.Context, want release) (release, error) {
-	checksum := a.path(want.branch(), want.fileName()+".sha512")
+	checksum := a.path(want.branch(), want.architecture, want.fileName()+".sha512")
 	text, err := a.fetch.text(ctx, checksum.String(), listMaxSize)
 	if err == nil {
 		if want.sha512, err = parseChecksum(text, want.fileName()); err != nil {
@@ -119,21 +121,21 @@ func (a alpineSource) exact(ctx context.Context, want release) (release, error) 
 	if !errors.As(err, &status) || status.status != http.StatusNotFound {
 		return release{}, err
 	}
-	found, listErr := a.list(ctx, want.branch())
+	found, listErr := a.list(ctx, want.branch(), want.architecture)
 	if listErr == nil && found.version == want.version {
 		return found, nil
 	}
-	return release{}, fmt.Errorf("no Alpine release %s for %s: %w", want.version, Architecture, err)
+	return release{}, fmt.Errorf("no Alpine release %s for %s: %w", want.version, want.architecture.Machine(), err)
 }
 
 // list reads a branch's newest release.
-func (a alpineSource) list(ctx context.Context, branch string) (release, error) {
-	at := a.path(branch, "latest-releases.yaml")
+func (a alpineSource) list(ctx context.Context, branch string, of platform.Architecture) (release, error) {
+	at := a.path(branch, of, "latest-releases.yaml")
 	text, err := a.fetch.text(ctx, at.String(), listMaxSize)
 	if err != nil {
 		return release{}, err
 	}
-	found, err := parseReleases(text)
+	found, err := parseReleases(text, of)
 	if err != nil {
 		return release{}, fmt.Errorf("%s: %w", at.Redacted(), err)
 	}

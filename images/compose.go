@@ -15,6 +15,7 @@ import (
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/hostfile"
 	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 	"agentvm/internal/storage/chunked"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -28,7 +29,7 @@ func (s *Store) Configuration(ctx context.Context, image *Image) (*v1.ConfigFile
 		return nil, nil, err
 	}
 	if text != nil {
-		config, err := parseConfig(image.Name, text, len(image.Layers))
+		config, err := parseConfig(image.Name, text, len(image.Layers), image.Architecture)
 		return config, image.Layers, err
 	}
 	source, _ := parseDigest(image.SourceDigest)
@@ -47,7 +48,7 @@ func (s *Store) Configuration(ctx context.Context, image *Image) (*v1.ConfigFile
 		}
 	}
 	return &v1.ConfigFile{
-		Architecture: Architecture, OS: "linux",
+		Architecture: string(image.Architecture), Variant: image.Architecture.Variant(), OS: "linux",
 		History: []v1.History{{CreatedBy: image.Ref, Created: v1.Time{Time: image.Created}}},
 	}, []Layer{layer}, nil
 }
@@ -106,9 +107,9 @@ func (s *Store) HasLayer(l Layer) bool {
 	return ok && exists(s.layerPath(key))
 }
 
-// Untag takes a name from an image, and leaves what it is made of to the next [Store.Remove].
-func (s *Store) Untag(name string) error {
-	return os.Remove(filepath.Join(s.recordDir(), recordFile(name)))
+// Untag takes its name from an image, and leaves what it is made of to the next [Store.Remove].
+func (s *Store) Untag(image *Image) error {
+	return os.Remove(s.recordPath(image.Name, image.Architecture))
 }
 
 // CachedLayer returns the layer that a step of a build has made, by the digest (hex) of all that the step depends on.
@@ -182,7 +183,7 @@ func CheckName(name string) error {
 }
 
 // Compose makes an image called name of layers that the store has and a configuration, of which the layers' digests are set. What had the
-// name before loses it. The caller holds the store.
+// name before, for the configuration's platform, loses it. The caller holds the store.
 func (s *Store) Compose(ctx context.Context, name string, config *v1.ConfigFile, layers []Layer) (*Image, error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
@@ -204,10 +205,10 @@ func (s *Store) Compose(ctx context.Context, name string, config *v1.ConfigFile,
 	if err != nil {
 		return nil, err
 	}
-	if _, err := parseConfig(name, text, len(layers)); err != nil {
+	if _, err := parseConfig(name, text, len(layers), s.want); err != nil {
 		return nil, err
 	}
-	image := Image{Name: parsed.name, Ref: "build", SourceDigest: digestOf(text), Layers: layers}
+	image := Image{Name: parsed.name, Ref: "build", Architecture: platform.Architecture(config.Architecture), SourceDigest: digestOf(text), Layers: layers}
 	image.setConfig(config.Config)
 	source, _ := parseDigest(image.SourceDigest)
 	unlock, err := s.lockKey(ctx, source)

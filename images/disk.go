@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -15,18 +16,19 @@ import (
 	"time"
 
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 	"agentvm/internal/storage/chunked"
 )
 
 // diskRecord is beside a disk's own data and makes it valid, because it is written last.
 type diskRecord struct {
-	Digest       string      `json:"digest"` // see diskDigest
-	Size         int64       `json:"size"`
-	Architecture string      `json:"architecture,omitempty"`
-	File         int64       `json:"file"` // size of the file with the disk's own data
-	Map          int64       `json:"map"`  // where the map begins in these data; it has the rest of them
-	Layers       []layerFile `json:"layers"`
+	Digest       string                `json:"digest"` // see diskDigest
+	Size         int64                 `json:"size"`
+	Architecture platform.Architecture `json:"architecture,omitempty"`
+	File         int64                 `json:"file"` // size of the file with the disk's own data
+	Map          int64                 `json:"map"`  // where the map begins in these data; it has the rest of them
+	Layers       []layerFile           `json:"layers"`
 }
 
 // layerFile is a layer's file in the store.
@@ -81,8 +83,8 @@ func hasSize(path string, size int64) bool {
 	return err == nil && info.Mode().IsRegular() && info.Size() == size
 }
 
-// add completes image, of which name, reference and digests are set, and puts it into the store. Its source is there
-// already; its disk is built when there is none yet. The caller holds the store's shared lock and the source's key.
+// add completes image, of which name, reference and digests are set, and puts it into the store. The architecture, if it is set, must be that
+// of its programs. Its source is there already; its disk is built when there is none yet. The caller holds the store's shared lock and the source's key.
 func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*Image, error) {
 	source, _ := parseDigest(image.SourceDigest)
 	disk, ok := s.loadDisk(source)
@@ -92,7 +94,11 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 			return nil, err
 		}
 	}
-	image.RootDiskDigest, image.Size, image.Architecture = disk.Digest, disk.Size, disk.Architecture
+	if err := checkArchitecture(image.Architecture, disk.Architecture, ""); err != nil {
+		return nil, err
+	}
+	image.RootDiskDigest, image.Size = disk.Digest, disk.Size
+	image.Architecture = cmp.Or(image.Architecture, disk.Architecture, platform.Supported()[0])
 	image.Created = time.Now().UTC().Truncate(time.Second)
 	return &image, s.save(&image)
 }
@@ -297,6 +303,9 @@ func (s *Store) buildFrom(ctx context.Context, path string, layers *openLayers) 
 	defer own.Close()
 	ownHash := sha256.New()
 	facts, buildErr := layOut(ctx, io.MultiWriter(own, ownHash), s.limits, len(layers.image.layerKeys()), layers.open)
+	if buildErr == nil {
+		buildErr = checkArchitecture(layers.image.Architecture, facts.Architecture, facts.program)
+	}
 	if err := ctx.Err(); err != nil {
 		return diskRecord{}, err
 	}

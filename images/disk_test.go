@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/storage/chunked"
 )
 
@@ -25,7 +26,7 @@ func TestStoreHasLayersOnce(t *testing.T) {
 	s := openStore(t, "")
 	var list []*Image
 	for _, name := range []string{"first", "second"} {
-		image, err := s.Pull(t.Context(), r.push(t, name, makeImage(t, Architecture, base, makeLayer(t, file("etc/"+name, noise(5000))))), nil)
+		image, err := s.Pull(t.Context(), r.push(t, name, makeImage(t, platform.RISCV64, base, makeLayer(t, file("etc/"+name, noise(5000))))), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +105,7 @@ func TestRootDiskIsReadAnywhere(t *testing.T) {
 // TestDamagedLayer flips a bit in a layer: reads fail, the image is no longer taken for a whole one, and a pull fetches the layer again.
 func TestDamagedLayer(t *testing.T) {
 	r := newRegistry(t)
-	ref := r.push(t, "app", makeImage(t, Architecture, makeLayer(t, file("f", noise(500000)))))
+	ref := r.push(t, "app", makeImage(t, platform.RISCV64, makeLayer(t, file("f", noise(500000)))))
 	s := openStore(t, "")
 	image, err := s.Pull(t.Context(), ref, nil)
 	if err != nil {
@@ -146,7 +147,7 @@ func TestDamagedLayer(t *testing.T) {
 // TestPullVerifies has a pull, and an import of the same archive, find damage that no guest has come across.
 func TestPullVerifies(t *testing.T) {
 	r := newRegistry(t)
-	ref := r.push(t, "app", makeImage(t, Architecture, makeLayer(t, file("f", noise(500000)))))
+	ref := r.push(t, "app", makeImage(t, platform.RISCV64, makeLayer(t, file("f", noise(500000)))))
 	s := openStore(t, "")
 	archive := makeTar(t, []entry{file("f", noise(500000))})
 	get := map[string]func() (*Image, error){
@@ -276,10 +277,10 @@ func TestLayerIsNotTakenFromOthers(t *testing.T) {
 	r := newRegistry(t)
 	s := openStore(t, "")
 	secret, lure := makeLayer(t, file("secret", noise(5000))), makeLayer(t, file("lure", noise(5000)))
-	if _, err := s.Pull(t.Context(), r.push(t, "private", makeImage(t, Architecture, secret)), nil); err != nil {
+	if _, err := s.Pull(t.Context(), r.push(t, "private", makeImage(t, platform.RISCV64, secret)), nil); err != nil {
 		t.Fatal(err)
 	}
-	image := makeImage(t, Architecture, lure)
+	image := makeImage(t, platform.RISCV64, lure)
 	config, err := image.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +311,7 @@ func TestLayerIsNotTakenFromOthers(t *testing.T) {
 func TestAddImage(t *testing.T) {
 	r := newRegistry(t)
 	s := openStore(t, "")
-	base, err := s.Pull(t.Context(), r.push(t, "base", makeImage(t, Architecture, makeLayer(t, file("base", noise(5000))))), nil)
+	base, err := s.Pull(t.Context(), r.push(t, "base", makeImage(t, platform.RISCV64, makeLayer(t, file("base", noise(5000))))), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

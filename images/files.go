@@ -10,6 +10,7 @@ import (
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/errno"
 	"agentvm/internal/host/lockfile"
+	"agentvm/internal/host/platform"
 )
 
 const (
@@ -38,7 +39,7 @@ func (s *Store) removeAbandoned() {
 
 // untagAbandoned removes the records of temporary images, unless there is a build that could need them.
 func (s *Store) untagAbandoned() {
-	prefix := strings.TrimSuffix(recordFile(stepRepository+":"), recordSuffix)
+	prefix := strings.TrimSuffix(recordFile(stepRepository+":", platform.RISCV64), recordSuffix)
 	entries, _ := os.ReadDir(s.recordDir()) // whoever uses the store reports the error
 	var left []string
 	for _, entry := range entries {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/types"
@@ -38,7 +40,7 @@ func TestForeignLayers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			image, err := mutate.ConfigFile(makeImage(t, Architecture), &v1.ConfigFile{Architecture: config.Architecture, OS: config.OS, Config: config.Config})
+			image, err := mutate.ConfigFile(makeImage(t, platform.RISCV64), &v1.ConfigFile{Architecture: config.Architecture, OS: config.OS, Config: config.Config})
 			if err == nil {
 				image, err = mutate.Append(image, mutate.Addendum{Layer: list[0]}, mutate.Addendum{Layer: list[1], MediaType: kind, URLs: urls})
 			}

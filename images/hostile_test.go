@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -21,7 +23,7 @@ import (
 // TestIndexesInEachOther pulls an index of an index and so on: three are followed, a longer chain ends with an error.
 func TestIndexesInEachOther(t *testing.T) {
 	r := newRegistry(t)
-	platform := &v1.Platform{OS: "linux", Architecture: Architecture}
+	platform := &v1.Platform{OS: "linux", Architecture: string(platform.RISCV64)}
 	chain := indexOf(t, map[string]v1.Image{"linux/riscv64": twoLayers(t)})
 	for depth := 1; depth <= 5; depth++ {
 		_, err := openStore(t, "").Pull(t.Context(), r.push(t, fmt.Sprint("deep", depth), chain), nil)
@@ -35,7 +37,7 @@ func TestIndexesInEachOther(t *testing.T) {
 // TestBlobsThatLie serves layers that are shorter than the manifest says, stop in the middle, or have other bytes: each is an error, and
 // nothing of the image is there.
 func TestBlobsThatLie(t *testing.T) {
-	image := makeImage(t, Architecture, makeLayer(t, file("f", noise(50000))))
+	image := makeImage(t, platform.RISCV64, makeLayer(t, file("f", noise(50000))))
 	whole := layerArchives(t, image)[0]
 	for name, answer := range map[string]func(http.ResponseWriter){
 		"short": func(w http.ResponseWriter) { w.Write(whole[:1000]) },
@@ -159,7 +161,7 @@ func TestLimitsAreOfAllLayers(t *testing.T) {
 	for i := range 4 {
 		layers = append(layers, makeLayer(t, file(fmt.Sprint("zeros", i), make([]byte, 1<<20)), dir(fmt.Sprint("a", i)), dir(fmt.Sprint("b", i))))
 	}
-	ref := r.push(t, "app", makeImage(t, Architecture, layers...))
+	ref := r.push(t, "app", makeImage(t, platform.RISCV64, layers...))
 	for _, limits := range []Limits{{Bytes: 3 << 20}, {Entries: 10}} {
 		s, err := Config{Dir: t.TempDir(), Limits: limits}.Open()
 		if err != nil {
@@ -185,7 +187,7 @@ func TestSpecialFilesInLayers(t *testing.T) {
 		changed[i].Mode = 0o600
 	}
 	upper := append(changed, hardlink("again", "again-below"), file("again-below", []byte("new")), file(long+"/"+long, []byte("upper")))
-	image, err := s.Pull(t.Context(), r.push(t, "app", makeImage(t, Architecture,
+	image, err := s.Pull(t.Context(), r.push(t, "app", makeImage(t, platform.RISCV64,
 		makeLayer(t, append(specials(), file("again-below", []byte("old")), file(long+"/"+long, []byte("lower")))...), makeLayer(t, upper...))), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +204,7 @@ func TestSpecialFilesInLayers(t *testing.T) {
 	if x := tree["attributes"]; x == nil || x.Xattrs["user.small"] != "v" {
 		t.Errorf("attributes %+v", x)
 	}
-	_, err = s.Pull(t.Context(), r.push(t, "long", makeImage(t, Architecture, makeLayer(t, file(long+"n", nil)))), nil)
+	_, err = s.Pull(t.Context(), r.push(t, "long", makeImage(t, platform.RISCV64, makeLayer(t, file(long+"n", nil)))), nil)
 	if err == nil || !strings.Contains(err.Error(), "longer than 255") {
 		t.Errorf("a longer name: %v", err)
 	}

@@ -2,6 +2,7 @@ package images
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"encoding/json"
@@ -9,17 +10,20 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 )
 
 // Image is one image of a store.
 type Image struct {
-	// Name is what the image is resolved by. "alpine" stands for the pinned release and is stored with its version.
+	// Name is what the image is resolved by. "alpine" stands for the pinned release and is stored with its version. Images of several
+	// architectures may have one name.
 	Name string `json:"name"`
 	// Ref is where the image came from: a URL, a registry's host, a file with its transport, "import", or "builtin".
 	Ref string `json:"ref"`
@@ -35,8 +39,8 @@ type Image struct {
 	Size int64 `json:"size"`
 	// Created is when the image was put into the store.
 	Created time.Time `json:"created"`
-	// Architecture is "riscv64", or empty when the image holds no known program.
-	Architecture string `json:"architecture,omitempty"`
+	// Architecture is that of the VMs that boot the image. Its configuration and its programs agree on it.
+	Architecture platform.Architecture `json:"architecture,omitempty"`
 	// Layers are what the image was made of, the lowest first; empty for images of one archive.
 	Layers []Layer `json:"layers,omitempty"`
 
@@ -61,6 +65,23 @@ type Healthcheck struct {
 	Timeout     time.Duration `json:"timeout,omitempty"`
 	StartPeriod time.Duration `json:"startPeriod,omitempty"`
 	Retries     int           `json:"retries,omitempty"`
+}
+
+// Key tells the images of a store apart.
+type Key struct {
+	Name         string
+	Architecture platform.Architecture
+}
+
+// Key returns what tells the image from others of its store.
+func (i *Image) Key() Key { return Key{i.Name, i.Architecture} }
+
+// String returns the name, with the platform unless it is the one that the name alone stands for.
+func (k Key) String() string {
+	if k.Architecture == platform.Supported()[0] {
+		return k.Name
+	}
+	return k.Name + " (" + k.Architecture.Platform() + ")"
 }
 
 // checkName refuses names that would mean something else in a path, a reference or a shell.
@@ -99,8 +120,8 @@ func isLetterOrDigit(c byte) bool { return c >= 'A' && c <= 'Z' || isLowerOrDigi
 const recordSuffix = ".json"
 
 // recordFile returns the file name of an image's record: the image's name with all but plain characters escaped, so that it is
-// one file on every system.
-func recordFile(name string) string {
+// one file on every system, and the architecture. Records of riscv64 have none: there was nothing else once.
+func recordFile(name string, a platform.Architecture) string {
 	var b strings.Builder
 	for i := range len(name) {
 		c := name[i]
@@ -110,14 +131,24 @@ func recordFile(name string) string {
 		}
 		fmt.Fprintf(&b, "%%%02x", c)
 	}
+	if a != platform.RISCV64 {
+		b.WriteString(architectureMark + string(a))
+	}
 	return b.String() + recordSuffix
 }
 
+// architectureMark is in no escaped name.
+const architectureMark = "+"
+
 // recordName is the opposite of recordFile. It returns false for files that are not records.
-func recordName(file string) (string, bool) {
+func recordName(file string) (string, platform.Architecture, bool) {
 	escaped, ok := strings.CutSuffix(file, recordSuffix)
 	if !ok {
-		return "", false
+		return "", "", false
+	}
+	a := platform.RISCV64
+	if plain, ending, found := strings.Cut(escaped, architectureMark); found {
+		escaped, a = plain, platform.Architecture(ending)
 	}
 	first, rest, _ := strings.Cut(escaped, "%")
 	name := first
@@ -127,11 +158,11 @@ func recordName(file string) (string, bool) {
 		}
 		code, err := strconv.ParseUint(part[:min(2, len(part))], 16, 8)
 		if err != nil {
-			return "", false
+			return "", "", false
 		}
 		name += string([]byte{byte(code)}) + part[min(2, len(part)):]
 	}
-	return name, validRecord(name) && recordFile(name) == file
+	return name, a, validRecord(name) && slices.Contains(platform.Supported(), a) && recordFile(name, a) == file
 }
 
 // validRecord reports whether an image may be stored under name: one that was imported, or one of a registry.
@@ -143,12 +174,41 @@ func validRecord(name string) bool {
 	return err == nil && parsed.name == name
 }
 
-// load reads the record of the image called name.
+// wanted returns the architectures that images of the store may have, the preferred first.
+func wanted(want platform.Architecture) []platform.Architecture {
+	if want != "" {
+		return []platform.Architecture{want}
+	}
+	return platform.Supported()
+}
+
+// load reads the record of the image called name: of the platform that is wanted, else of the preferred that the name has.
 func (s *Store) load(name string) (*Image, error) {
-	path := filepath.Join(s.recordDir(), recordFile(name))
+	for _, a := range wanted(s.want) {
+		if image, err := s.loadFor(name, a); !errors.Is(err, ErrNotFound) {
+			return image, err
+		}
+	}
+	return nil, s.notFound(name)
+}
+
+func (s *Store) notFound(name string) error {
+	if s.want == "" {
+		return fmt.Errorf("%w in %s: %q", ErrNotFound, s.dir, name)
+	}
+	return fmt.Errorf("%w in %s: %q for %s", ErrNotFound, s.dir, name, s.want.Platform())
+}
+
+func (s *Store) recordPath(name string, a platform.Architecture) string {
+	return filepath.Join(s.recordDir(), recordFile(name, a))
+}
+
+// loadFor reads the record of the image of that name and architecture.
+func (s *Store) loadFor(name string, a platform.Architecture) (*Image, error) {
+	path := s.recordPath(name, a)
 	text, err := private.ReadFile(path, maxRecord)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%w in %s: %q", ErrNotFound, s.dir, name)
+		return nil, ErrNotFound
 	}
 	if err != nil {
 		return nil, fmt.Errorf("image %q: %w", name, err)
@@ -157,13 +217,14 @@ func (s *Store) load(name string) (*Image, error) {
 	if err := json.Unmarshal(text, image); err != nil {
 		return nil, damagedRecord(name, path, err)
 	}
+	image.Architecture = cmp.Or(image.Architecture, platform.RISCV64) // earlier versions left it out where they saw no program
 	_, ok := parseDigest(image.SourceDigest)
 	for _, layer := range image.Layers {
 		_, digest := parseDigest(layer.Digest)
 		_, diffID := parseDigest(layer.DiffID)
 		ok = ok && digest && diffID
 	}
-	if !ok || image.Name != name {
+	if !ok || image.Name != name || image.Architecture != a {
 		return nil, damagedRecord(name, path, errors.New("it is not of this image"))
 	}
 	return image, nil
@@ -179,7 +240,7 @@ func (s *Store) save(image *Image) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(s.recordDir(), recordFile(image.Name)), append(text, '\n'))
+	return atomicfile.Write(s.recordPath(image.Name, image.Architecture), append(text, '\n'))
 }
 
 // parseDigest returns the hex digits of a "sha256:" digest.
@@ -200,9 +261,17 @@ const BuiltinName = "busybox"
 //go:embed busybox/riscv64.tar.zst
 var builtinRoot []byte
 
+// builtinRoots are the archives of the built-in image.
+var builtinRoots = map[platform.Architecture][]byte{platform.RISCV64: builtinRoot}
+
 // addBuiltin makes the image that is compiled into the program. Its archive goes into the store like an imported one.
 func (s *Store) addBuiltin(ctx context.Context, progress ProgressFunc) (*Image, error) {
-	return s.addArchive(ctx, Image{Name: BuiltinName, Ref: "builtin"}, bytes.NewReader(builtinRoot), progress)
+	a := wanted(s.want)[0]
+	root := builtinRoots[a]
+	if root == nil {
+		return nil, fmt.Errorf("%w: it is not built in for %s: name another, as %s", ErrNotFound, a.Platform(), AlpineName)
+	}
+	return s.addArchive(ctx, Image{Name: BuiltinName, Ref: "builtin", Architecture: a}, bytes.NewReader(root), progress)
 }
 
 // stale reports whether image is the built-in one of another version of this program.
@@ -210,5 +279,5 @@ func stale(image *Image) bool {
 	if image.Name != BuiltinName {
 		return false
 	}
-	return image.SourceDigest != digestOf(builtinRoot)
+	return image.SourceDigest != digestOf(builtinRoots[image.Architecture])
 }

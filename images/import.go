@@ -16,7 +16,7 @@ import (
 )
 
 // Import makes an image called name of a root file system: a tar archive, plain or compressed with gzip or zstd. An
-// image of that name is replaced. Under alpine or alpine:VERSION only the file of a release that this program is pinned to is taken, and
+// image of that name and platform is replaced. Under alpine or alpine:VERSION only the file of a release that this program is pinned to is taken, and
 // kept as if it had been pulled; busybox is taken. Errors are as those of [Store.Pull].
 func (s *Store) Import(ctx context.Context, name string, archive io.Reader) (*Image, error) {
 	_, alpine, err := alpineName(name)
@@ -35,7 +35,7 @@ func (s *Store) Import(ctx context.Context, name string, archive io.Reader) (*Im
 	if alpine {
 		image, err = s.importAlpine(ctx, name, archive)
 	} else {
-		image, err = s.addArchive(ctx, Image{Name: name, Ref: refImport}, archive, s.progress)
+		image, err = s.addArchive(ctx, Image{Name: name, Ref: refImport, Architecture: s.want}, archive, s.progress)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("import %s: %w", name, s.explain(err))
@@ -45,16 +45,22 @@ func (s *Store) Import(ctx context.Context, name string, archive io.Reader) (*Im
 
 // importAlpine adds an archive that is the file of a pinned release: any of them for the name alpine.
 func (s *Store) importAlpine(ctx context.Context, name string, archive io.Reader) (*Image, error) {
-	known, versions := map[string]string{}, ""
+	known, files, all := map[string]release{}, "", ""
 	for _, p := range pins {
-		version := AlpineName + ":" + p.version
-		if name == AlpineName || name == version {
-			known["sha512:"+p.sha512] = version
+		for _, a := range wanted(s.want) {
+			r, ok := p.release(a)
+			if !ok {
+				continue
+			}
+			if name == AlpineName || name == AlpineName+":"+r.version {
+				known["sha512:"+r.sha512] = r
+				files += " " + r.fileName()
+			}
+			all += " " + r.fileName()
 		}
-		versions += " " + version
 	}
 	if len(known) == 0 {
-		return nil, fmt.Errorf("there is no checksum for %s in this program, which has those of%s: choose another name", name, versions)
+		return nil, fmt.Errorf("there is no checksum for %s in this program, which has those of%s: choose another name", name, all)
 	}
 	hash := sha512.New()
 	f, digest, err := s.spool(ctx, io.TeeReader(archive, hash))
@@ -62,13 +68,13 @@ func (s *Store) importAlpine(ctx context.Context, name string, archive io.Reader
 		return nil, err
 	}
 	checksum := "sha512:" + hex.EncodeToString(hash.Sum(nil))
-	version, ok := known[checksum]
+	r, ok := known[checksum]
 	if !ok {
 		f.Discard()
-		return nil, fmt.Errorf("it is not the %s file of%s for %s: its SHA-512 is %.16s...: get that file, or choose another name",
-			alpineFlavor, versions, Architecture, strings.TrimPrefix(checksum, "sha512:"))
+		return nil, fmt.Errorf("it is not the %s file that it should be,%s: its SHA-512 is %.16s...: get that file, or choose another name",
+			alpineFlavor, files, strings.TrimPrefix(checksum, "sha512:"))
 	}
-	return s.addSpooled(ctx, Image{Name: version, Ref: refImport, Checksum: checksum}, f, digest, s.progress)
+	return s.addSpooled(ctx, Image{Name: AlpineName + ":" + r.version, Ref: refImport, Architecture: r.architecture, Checksum: checksum}, f, digest, s.progress)
 }
 
 // refImport is the Image.Ref of images that were imported. Without an Image.Checksum they cannot be fetched again.

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 )
 
 // maxArchiveFiles bounds the files of an archive of images. Each layer is up to three.
@@ -215,7 +216,7 @@ func blobName(digest string) string { return "blobs/" + strings.Replace(digest, 
 const refName = "org.opencontainers.image.ref.name"
 
 // find returns the image of an OCI layout (image-layout.md) that is called tag, or its only one.
-func (l *layout) find(ctx context.Context, ref, tag string) (*ociImage, error) {
+func (l *layout) find(ctx context.Context, ref, tag string, want platform.Architecture) (*ociImage, error) {
 	text, err := l.text("index.json", maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is not in the OCI image layout: it has no index.json", ref)
@@ -234,7 +235,7 @@ func (l *layout) find(ctx context.Context, ref, tag string) (*ociImage, error) {
 	get := func(_ context.Context, digest string) ([]byte, error) { return l.text(blobName(digest), maxManifest) }
 	if tag == "" && len(index.Manifests) > 1 {
 		// Several without names are those of several platforms.
-		if descriptor, err = choosePlatform(ref, index.Manifests); err != nil {
+		if descriptor, err = choosePlatform(ref, index.Manifests, want); err != nil {
 			return nil, err
 		}
 	}
@@ -244,7 +245,7 @@ func (l *layout) find(ctx context.Context, ref, tag string) (*ociImage, error) {
 	if got := digestOf(text); got != descriptor.Digest.String() {
 		return nil, &ChecksumError{URL: ref, Got: got, Want: descriptor.Digest.String()}
 	}
-	m, digest, err := chooseManifest(ctx, ref, text, get)
+	m, digest, err := chooseManifest(ctx, ref, text, want, get)
 	if err != nil {
 		return nil, err
 	}

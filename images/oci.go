@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 )
 
@@ -50,10 +51,11 @@ type blobSource interface {
 	readBlob(ctx context.Context, d v1.Descriptor, f *os.File, report func(done, total int64)) error
 }
 
-// PlatformError says that an image is not for the processor that VMs have.
+// PlatformError says that an image is not for a platform that VMs have, or not for the one that is wanted.
 type PlatformError struct {
 	Ref       string
-	Platforms []string // what the image is for, such as linux/amd64
+	Platforms []string              // what the image is for, such as linux/amd64
+	Want      platform.Architecture // empty when any platform of VMs would do
 }
 
 func (e *PlatformError) Error() string {
@@ -61,7 +63,10 @@ func (e *PlatformError) Error() string {
 	if len(e.Platforms) > 0 {
 		has = "is for " + strings.Join(e.Platforms, ", ")
 	}
-	return fmt.Sprintf("image %s %s, but agentvm runs linux/%s: choose a tag or an image that has it, as most official images based on Alpine or Debian do", e.Ref, has, Architecture)
+	if e.Want != "" {
+		return fmt.Sprintf("image %s %s, not for %s: choose another platform, or a tag or an image that has it", e.Ref, has, e.Want.Platform())
+	}
+	return fmt.Sprintf("image %s %s, but agentvm runs %s: choose a tag or an image that has one of these, as most official images do", e.Ref, has, platform.Names())
 }
 
 // getManifest returns the manifest of that digest ("sha256:" and hex digits).
@@ -76,8 +81,8 @@ type anyManifest struct {
 	Manifests     []v1.Descriptor `json:"manifests"`
 }
 
-// chooseManifest returns the manifest for our platform and its digest, beginning with text, which is a manifest or an index.
-func chooseManifest(ctx context.Context, ref string, text []byte, get getManifest) (anyManifest, string, error) {
+// chooseManifest returns the manifest for a platform that is wanted, and its digest, beginning with text, which is a manifest or an index.
+func chooseManifest(ctx context.Context, ref string, text []byte, want platform.Architecture, get getManifest) (anyManifest, string, error) {
 	for range maxIndexDepth + 1 {
 		var m anyManifest
 		if err := json.Unmarshal(text, &m); err != nil {
@@ -89,7 +94,7 @@ func chooseManifest(ctx context.Context, ref string, text []byte, get getManifes
 		case m.Manifests == nil:
 			return m, digestOf(text), checkManifest(m)
 		}
-		chosen, err := choosePlatform(ref, m.Manifests)
+		chosen, err := choosePlatform(ref, m.Manifests, want)
 		if err != nil {
 			return m, "", err
 		}
@@ -103,24 +108,27 @@ func chooseManifest(ctx context.Context, ref string, text []byte, get getManifes
 	return anyManifest{}, "", fmt.Errorf("more than %d indexes in each other", maxIndexDepth)
 }
 
-// choosePlatform returns the descriptor for linux/riscv64. The only one of an index that does not say what it is for will do.
-func choosePlatform(ref string, list []v1.Descriptor) (v1.Descriptor, error) {
-	var has []string
-	for _, d := range list {
-		if p := d.Platform; p != nil {
-			if p.OS == "linux" && p.Architecture == Architecture {
+// choosePlatform returns the descriptor for the platform that is wanted, else for the preferred that there is. The only one of an index
+// that does not say what it is for will do. What the descriptor says only chooses: the image's configuration is what counts.
+func choosePlatform(ref string, list []v1.Descriptor, want platform.Architecture) (v1.Descriptor, error) {
+	for _, a := range wanted(want) {
+		for _, d := range list {
+			if p := d.Platform; p != nil && a.Is(p.OS, p.Architecture, p.Variant) {
 				return d, nil
 			}
-			if text := p.String(); p.OS != "unknown" && p.Architecture != "" && !slices.Contains(has, text) {
-				has = append(has, text)
-			}
+		}
+	}
+	var has []string
+	for _, d := range list {
+		if p := d.Platform; p != nil && p.OS != "unknown" && p.Architecture != "" && !slices.Contains(has, p.String()) {
+			has = append(has, p.String())
 		}
 	}
 	if len(list) == 1 && list[0].Platform == nil {
 		return list[0], nil
 	}
 	slices.Sort(has)
-	return v1.Descriptor{}, &PlatformError{Ref: ref, Platforms: has}
+	return v1.Descriptor{}, &PlatformError{Ref: ref, Platforms: has, Want: want}
 }
 
 func checkManifest(m anyManifest) error {
@@ -147,13 +155,16 @@ func checkManifest(m anyManifest) error {
 }
 
 // parseConfig parses and checks an image's configuration (OCI image specification, config.md).
-func parseConfig(ref string, text []byte, layers int) (*v1.ConfigFile, error) {
+func parseConfig(ref string, text []byte, layers int, want platform.Architecture) (*v1.ConfigFile, error) {
 	config, err := v1.ParseConfigFile(bytes.NewReader(text))
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, fmt.Errorf("damaged configuration: %w", err)
-	case config.Architecture != Architecture || config.OS != "linux":
-		return nil, &PlatformError{Ref: ref, Platforms: []string{fmt.Sprintf("%.40s/%.40s", config.OS, config.Architecture)}}
+	}
+	ours := func(a platform.Architecture) bool { return a.Is(config.OS, config.Architecture, config.Variant) }
+	switch {
+	case !slices.ContainsFunc(wanted(want), ours):
+		is := v1.Platform{OS: config.OS, Architecture: config.Architecture, Variant: config.Variant}
+		return nil, &PlatformError{Ref: ref, Platforms: []string{fmt.Sprintf("%.80s", is)}, Want: want}
 	case len(config.RootFS.DiffIDs) != layers:
 		return nil, fmt.Errorf("configuration describes %d layers, the manifest has %d", len(config.RootFS.DiffIDs), layers)
 	case layers == 0:
@@ -165,11 +176,13 @@ func parseConfig(ref string, text []byte, layers int) (*v1.ConfigFile, error) {
 // addOCI brings an image into the store under a name. The caller holds the store's shared lock. Of several callers that want the same
 // layer, one fetches it.
 func (s *Store) addOCI(ctx context.Context, name string, from *ociImage, progress ProgressFunc) (*Image, error) {
-	config, err := parseConfig(name, from.config, len(from.layers))
+	config, err := parseConfig(name, from.config, len(from.layers), s.want)
 	if err != nil {
 		return nil, err
 	}
-	image := Image{Name: name, Ref: from.from, Digest: from.digest, SourceDigest: digestOf(from.config)}
+	image := Image{
+		Name: name, Ref: from.from, Architecture: platform.Architecture(config.Architecture), Digest: from.digest, SourceDigest: digestOf(from.config),
+	}
 	image.setConfig(config.Config)
 	for i, d := range from.layers {
 		image.Layers = append(image.Layers, Layer{Digest: d.Digest.String(), DiffID: config.RootFS.DiffIDs[i].String()})

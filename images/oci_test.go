@@ -18,6 +18,8 @@ import (
 	"sync"
 	"testing"
 
+	"agentvm/internal/host/platform"
+
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -42,9 +44,9 @@ func makeLayer(t testing.TB, entries ...entry) v1.Layer {
 }
 
 // makeImage returns an image of layers for a platform.
-func makeImage(t testing.TB, architecture string, layers ...v1.Layer) v1.Image {
+func makeImage(t testing.TB, architecture platform.Architecture, layers ...v1.Layer) v1.Image {
 	t.Helper()
-	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{Architecture: architecture, OS: "linux", Config: v1.Config{
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{Architecture: string(architecture), OS: "linux", Config: v1.Config{
 		Env: []string{"PATH=/app:/bin", "VERSION=1"}, Entrypoint: []string{"/app/run"}, Cmd: []string{"--help"}, User: "app:staff", WorkingDir: "/app",
 		StopSignal: "SIGINT", Volumes: map[string]struct{}{"/data": {}}, ExposedPorts: map[string]struct{}{"80/tcp": {}, "53/udp": {}},
 		Labels: map[string]string{"maintainer": "us"},
@@ -60,7 +62,7 @@ func makeImage(t testing.TB, architecture string, layers ...v1.Layer) v1.Image {
 
 // twoLayers is an image whose second layer changes, hides and adds.
 func twoLayers(t testing.TB) v1.Image {
-	return makeImage(t, Architecture,
+	return makeImage(t, platform.RISCV64,
 		makeLayer(t, dir("app"), file("app/run", []byte("old")), file("app/gone", noise(9000)), dir("opaque"), file("opaque/below", nil), symlink("lib", "usr/lib"), dir("usr/lib")),
 		makeLayer(t, file("app/run", noise(5000)), file("app/.wh.gone", nil), file("opaque/.wh..wh..opq", nil), file("opaque/new", nil), file("lib/x", []byte("x"))))
 }
@@ -223,8 +225,8 @@ func TestPullAgainFromLayers(t *testing.T) {
 func TestLayersAreShared(t *testing.T) {
 	r := newRegistry(t)
 	base := makeLayer(t, file("base", noise(100000)))
-	first := r.push(t, "first", makeImage(t, Architecture, base, makeLayer(t, file("a", nil))))
-	second := r.push(t, "second", makeImage(t, Architecture, base, makeLayer(t, file("b", nil))))
+	first := r.push(t, "first", makeImage(t, platform.RISCV64, base, makeLayer(t, file("a", nil))))
+	second := r.push(t, "second", makeImage(t, platform.RISCV64, base, makeLayer(t, file("b", nil))))
 	s := openStore(t, "")
 	for _, ref := range []string{first, second} {
 		if _, err := s.Pull(t.Context(), ref, nil); err != nil {
@@ -319,7 +321,7 @@ func TestLayoutsAndArchives(t *testing.T) {
 	}
 	for ref, want := range map[string]string{
 		"oci:" + dir:                      `several images: add one of ["v1" "v2"]`,
-		"oci:" + dir + ":v2":              "is for linux/amd64, but agentvm runs linux/riscv64",
+		"oci:" + dir + ":v2":              "is for linux/amd64, but agentvm runs linux/riscv64 or linux/arm64",
 		"oci:" + dir + ":v9":              `no image called "v9"`,
 		"oci:" + folder:                   "no index.json",
 		"oci:" + dir + "-":                "no such file",
@@ -379,7 +381,7 @@ func TestHostileRegistry(t *testing.T) {
 		{"not JSON", manifestOf("<html>"), "damaged manifest"},
 		{"schema 1", manifestOf(`{"schemaVersion":1}`), "schema 1"},
 		{"index of itself", manifestOf(fmt.Sprintf(`{"manifests":[{"digest":%q,"platform":{"os":"linux","architecture":"riscv64"}}]}`, zero)), "checksum is wrong"},
-		{"other platforms", manifestOf(fmt.Sprintf(`{"manifests":[{"digest":%[1]q,"platform":{"os":"linux","architecture":"arm64","variant":"v8"}},{"digest":%[1]q,"platform":{"os":"unknown","architecture":"unknown"}}]}`, zero)), "is for linux/arm64/v8, but agentvm runs linux/riscv64"},
+		{"other platforms", manifestOf(fmt.Sprintf(`{"manifests":[{"digest":%[1]q,"platform":{"os":"linux","architecture":"arm64","variant":"v9"}},{"digest":%[1]q,"platform":{"os":"unknown","architecture":"unknown"}}]}`, zero)), "is for linux/arm64/v9, but agentvm runs linux/riscv64 or linux/arm64"},
 		{"no platforms", manifestOf(`{"manifests":[]}`), "for no platform"},
 		{"weak digest", manifestOf(`{"config":{"digest":"md5:00"}}`), "md5"},
 		{"no digest", manifestOf(`{}`), "digest"},
@@ -458,7 +460,7 @@ func TestHostileLayers(t *testing.T) {
 			}
 			r := newRegistry(t)
 			s := openStore(t, "")
-			image, err := s.Pull(t.Context(), r.push(t, "app", makeImage(t, Architecture, layers...)), nil)
+			image, err := s.Pull(t.Context(), r.push(t, "app", makeImage(t, platform.RISCV64, layers...)), nil)
 			got := fmt.Sprint(err)
 			if err == nil {
 				var names []string
@@ -496,7 +498,7 @@ func TestWrongDiffID(t *testing.T) {
 func TestPullContinues(t *testing.T) {
 	r := newRegistry(t)
 	layer := makeLayer(t, file("large", noise(1<<20)))
-	ref := r.push(t, "app", makeImage(t, Architecture, layer))
+	ref := r.push(t, "app", makeImage(t, platform.RISCV64, layer))
 	digest, err := layer.Digest()
 	if err != nil {
 		t.Fatal(err)
@@ -632,14 +634,14 @@ func FuzzManifest(f *testing.F) {
 	f.Add(index, manifest, config)
 	f.Add(manifest, []byte(nil), config)
 	f.Fuzz(func(t *testing.T, first, second, config []byte) {
-		m, digest, err := chooseManifest(t.Context(), "x", first, func(context.Context, string) ([]byte, error) { return second, nil })
+		m, digest, err := chooseManifest(t.Context(), "x", first, "", func(context.Context, string) ([]byte, error) { return second, nil })
 		if err != nil {
 			return
 		}
 		if _, ok := parseDigest(digest); !ok || len(m.Layers) > maxLayers {
 			t.Errorf("accepted %q with %d layers", digest, len(m.Layers))
 		}
-		if parsed, err := parseConfig("x", config, len(m.Layers)); err == nil {
+		if parsed, err := parseConfig("x", config, len(m.Layers), ""); err == nil {
 			image := Image{}
 			image.setConfig(parsed.Config)
 		}

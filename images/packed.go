@@ -19,12 +19,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/storage/chunked"
 )
 
 // packedImage is an image of the store as the OCI image specification has it, with its layers compressed with gzip in temporary files. It is
 // a partial.CompressedImageCore. The same layers always become the same bytes, so what has them already need not take them again.
 type packedImage struct {
+	architecture     platform.Architecture
 	manifest, config []byte
 	layers           []*packedLayer
 }
@@ -42,7 +44,7 @@ func (s *Store) pack(ctx context.Context, image *Image, progress ProgressFunc) (
 	if err != nil {
 		return nil, err
 	}
-	p := &packedImage{config: config, layers: make([]*packedLayer, len(layers))}
+	p := &packedImage{architecture: image.Architecture, config: config, layers: make([]*packedLayer, len(layers))}
 	defer func() {
 		if err != nil {
 			p.close()

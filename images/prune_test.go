@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"agentvm/internal/host/platform"
 )
 
 func TestPruneAndUsage(t *testing.T) {
@@ -15,7 +17,7 @@ func TestPruneAndUsage(t *testing.T) {
 	base := makeLayer(t, file("base", noise(300000)))
 	var names []string
 	for _, name := range []string{"first", "second"} {
-		image, err := s.Pull(t.Context(), r.push(t, name, makeImage(t, Architecture, base, makeLayer(t, file(name, noise(100000+len(name)))))), nil)
+		image, err := s.Pull(t.Context(), r.push(t, name, makeImage(t, platform.RISCV64, base, makeLayer(t, file(name, noise(100000+len(name)))))), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,11 +38,11 @@ func TestPruneAndUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		if u := usage[name]; u.Shared < 300000 || u.Shared > 305000 || u.Own < 100000 || u.Own > 107000 {
+		if u := usage[Key{name, platform.RISCV64}]; u.Shared < 300000 || u.Shared > 305000 || u.Own < 100000 || u.Own > 107000 {
 			t.Errorf("%s takes %+v", name, u)
 		}
 	}
-	if u := usage["mine"]; u.Shared != 0 || u.Own < 200000 || u.Own > 205000 {
+	if u := usage[Key{"mine", platform.RISCV64}]; u.Shared != 0 || u.Own < 200000 || u.Own > 205000 {
 		t.Errorf("mine takes %+v", u)
 	}
 	records := int64(0)
@@ -98,7 +100,7 @@ func TestPruneAndUsage(t *testing.T) {
 	if err != nil || readDisk(t, rawDisk(t, s, image))["base"] == nil {
 		t.Errorf("the image that is left: %v", err)
 	}
-	if err := os.WriteFile(filepath.Join(s.recordDir(), recordFile("odd")), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(s.recordDir(), recordFile("odd", platform.RISCV64)), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.Prune(t.Context(), all, false); err == nil {

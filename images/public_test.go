@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"agentvm/internal/host/platform"
 )
 
 // TestPublicRegistries gives names that lead to this host and its networks to a store that asks public registries alone: nothing is connected
@@ -15,7 +17,7 @@ func TestPublicRegistries(t *testing.T) {
 	r := newRegistry(t)
 	var connected atomic.Bool // layers and configuration are pushed and pulled beside each other
 	r.answer = func(http.ResponseWriter, *http.Request) bool { connected.Store(true); return false }
-	ref := r.push(t, "app", makeImage(t, Architecture, makeLayer(t, file("f", nil))))
+	ref := r.push(t, "app", makeImage(t, platform.RISCV64, makeLayer(t, file("f", nil))))
 	_, port, err := net.SplitHostPort(r.host)
 	if err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ func briefly(err error) string {
 // What the store has already is verified and not downloaded again, unless it is damaged. A download that broke off continues where it
 // stopped. The error
 // wraps [ErrUnreachable] when no server could be reached, [ErrNotFound] for images that no server has, [*PlatformError] and
-// [*ArchitectureError] for images of other processors and [ErrLimit] for what an archive holds.
+// [*ArchitectureError] for images of other platforms (see [Store.For]) and [ErrLimit] for what an archive holds.
 func (s *Store) Pull(ctx context.Context, ref string, progress ProgressFunc) (*Image, error) {
 	parsed, err := parseReference(ref)
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *Store) pull(ctx context.Context, ref string, parsed reference, progress
 }
 
 func (s *Store) pullRegistry(ctx context.Context, ref reference, progress ProgressFunc) (*Image, error) {
-	found, err := s.registries.find(ctx, ref.registry)
+	found, err := s.registries.find(ctx, ref.registry, s.want)
 	if err != nil {
 		return nil, err
 	}
@@ -177,11 +177,12 @@ func (s *Store) pullLayout(ctx context.Context, from string, ref reference, prog
 		return nil, err
 	}
 	defer l.close()
-	find := l.find
+	var found *ociImage
 	if ref.transport == transportDockerArchive || ref.transport == transportInput && l.has("manifest.json") {
-		find = l.findDocker
+		found, err = l.findDocker(ctx, from, ref.tag)
+	} else {
+		found, err = l.find(ctx, from, ref.tag, s.want)
 	}
-	found, err := find(ctx, from, ref.tag)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +197,7 @@ func (s *Store) pullLayout(ctx context.Context, from string, ref reference, prog
 
 // pullAlpine fetches the release that name means now. Two names of one release share everything but their record.
 func (s *Store) pullAlpine(ctx context.Context, name string, progress ProgressFunc) (*Image, error) {
-	found, err := s.alpine.find(ctx, strings.TrimPrefix(name, "alpine:"))
+	found, err := s.alpine.find(ctx, strings.TrimPrefix(name, "alpine:"), wanted(s.want)[0])
 	if err != nil {
 		return nil, err
 	}
@@ -208,12 +209,14 @@ func (s *Store) pullAlpine(ctx context.Context, name string, progress ProgressFu
 	if image, err := s.sameChecksum(ctx, name, found, progress); err == nil {
 		return image, nil
 	}
-	from := s.alpine.path(found.branch(), found.fileName())
+	from := s.alpine.path(found.branch(), found.architecture, found.fileName())
 	digest, err := s.download(ctx, name, from.String(), found, progress)
 	if err != nil {
 		return nil, err
 	}
-	image := Image{Name: name, Ref: from.Redacted(), Checksum: "sha512:" + found.sha512, SourceDigest: "sha256:" + digest}
+	image := Image{
+		Name: name, Ref: from.Redacted(), Architecture: found.architecture, Checksum: "sha512:" + found.sha512, SourceDigest: "sha256:" + digest,
+	}
 	return s.add(ctx, image, progress)
 }
 

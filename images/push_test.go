@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -293,7 +295,7 @@ func TestSavedForOthers(t *testing.T) {
 	dir, r := t.TempDir(), newRegistry(t)
 	skopeo := func(args ...string) []byte {
 		t.Helper()
-		command := exec.Command("skopeo", append([]string{"--insecure-policy", "--override-arch", Architecture}, args...)...)
+		command := exec.Command("skopeo", append([]string{"--insecure-policy", "--override-arch", string(platform.RISCV64)}, args...)...)
 		command.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir)
 		var failure bytes.Buffer
 		command.Stderr = &failure
@@ -326,7 +328,7 @@ func TestSavedForOthers(t *testing.T) {
 			if err := json.Unmarshal(skopeo("inspect", "--tls-verify=false", from), &shown); err != nil {
 				t.Fatal(err)
 			}
-			if shown.Architecture != Architecture || shown.Os != "linux" || len(shown.Layers) != len(layers) {
+			if shown.Architecture != string(platform.RISCV64) || shown.Os != "linux" || len(shown.Layers) != len(layers) {
 				t.Errorf("%s: %+v", from, shown)
 			}
 			if got := skopeo("inspect", "--tls-verify=false", "--config", "--raw", from); !bytes.Equal(got, config) {

@@ -3,6 +3,7 @@ package images
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,8 +25,8 @@ func (s *Store) Find(name string) (*Image, error) {
 	return s.find(name, parsed)
 }
 
-// Tag gives an image of the store another name, which need not be free: what had it before loses it. The names of the sources (alpine,
-// busybox) are taken.
+// Tag gives an image of the store another name, for all platforms that it has, unless one is wanted. The name need not be free: what had it
+// before, for these platforms, loses it. The names of the sources (alpine, busybox) are taken.
 func (s *Store) Tag(ctx context.Context, name, other string) (*Image, error) {
 	parsed, err := parseReference(other)
 	if err != nil {
@@ -46,8 +47,21 @@ func (s *Store) Tag(ctx context.Context, name, other string) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, a := range wanted(s.want) {
+		also, err := s.loadFor(image.Name, a)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		also.Name = parsed.name
+		if err := s.save(also); err != nil {
+			return nil, err
+		}
+	}
 	image.Name = parsed.name
-	return image, s.save(image)
+	return image, nil
 }
 
 // Step is one step of the making of an image.

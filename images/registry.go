@@ -23,6 +23,7 @@ import (
 	registrytransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"agentvm/egress"
+	"agentvm/internal/host/platform"
 )
 
 // registries is how registries are reached.
@@ -71,8 +72,8 @@ type registryImage struct {
 	base  string // URL of the repository: scheme, host, /v2/, name
 }
 
-// find reads the manifest and the configuration of the image that ref names.
-func (r *registries) find(ctx context.Context, ref name.Reference) (*ociImage, error) {
+// find reads the manifest and the configuration of the image that ref names, of a platform that is wanted.
+func (r *registries) find(ctx context.Context, ref name.Reference, want platform.Architecture) (*ociImage, error) {
 	registry, options := ref.Context().Registry, []name.Option(nil)
 	mirror := r.mirrors[registry.RegistryStr()]
 	host := registry.RegistryStr()
@@ -91,7 +92,7 @@ func (r *registries) find(ctx context.Context, ref name.Reference) (*ociImage, e
 	if err != nil {
 		return nil, explainRegistry(ref, err)
 	}
-	found, err := image.find(ctx, ref)
+	found, err := image.find(ctx, ref, want)
 	if err != nil {
 		return nil, explainRegistry(ref, err)
 	}
@@ -129,7 +130,7 @@ func (i *registryImage) manifest(ctx context.Context, identifier string) ([]byte
 	return i.fetch.text(ctx, i.base+"/manifests/"+identifier, maxManifest)
 }
 
-func (i *registryImage) find(ctx context.Context, ref name.Reference) (*ociImage, error) {
+func (i *registryImage) find(ctx context.Context, ref name.Reference, want platform.Architecture) (*ociImage, error) {
 	text, err := i.manifest(ctx, ref.Identifier())
 	if err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func (i *registryImage) find(ctx context.Context, ref name.Reference) (*ociImage
 	if want, ok := ref.(name.Digest); ok && digestOf(text) != want.DigestStr() {
 		return nil, &ChecksumError{URL: ref.String(), Got: digestOf(text), Want: want.DigestStr()}
 	}
-	m, digest, err := chooseManifest(ctx, familiarName(ref), text, i.manifest)
+	m, digest, err := chooseManifest(ctx, familiarName(ref), text, want, i.manifest)
 	if err != nil {
 		return nil, err
 	}

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"agentvm/internal/host/platform"
 )
 
 // release is one file of an Alpine release that can be downloaded and verified.
 type release struct {
-	version string // as 3.24.2
-	sha512  string // hex
+	version      string // as 3.24.2
+	architecture platform.Architecture
+	sha512       string // hex
 }
 
 const alpineFlavor = "alpine-minirootfs"
@@ -27,7 +30,7 @@ func isVersion(text string, numbers int) bool {
 
 // fileName returns the release's name on the server.
 func (r release) fileName() string {
-	return alpineFlavor + "-" + r.version + "-" + Architecture + ".tar.gz"
+	return alpineFlavor + "-" + r.version + "-" + r.architecture.Machine() + ".tar.gz"
 }
 
 // branch returns the release's directory on the server.
@@ -35,23 +38,23 @@ func (r release) branch() string {
 	return "v" + r.version[:strings.LastIndexByte(r.version, '.')]
 }
 
-// parseReleases finds the mini root file system in a latest-releases.yaml: a list of flat mappings, of which only
+// parseReleases finds the mini root file system for an architecture in a latest-releases.yaml: a list of flat mappings, of which only
 // plain and quoted one-line values matter. It skips block scalars (descriptions), and is no YAML parser.
-func parseReleases(text []byte) (release, error) {
+func parseReleases(text []byte, a platform.Architecture) (release, error) {
 	item := releaseItem{}
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimRight(line, "\r\n\t ")
 		if rest, ok := strings.CutPrefix(line, "-"); ok && !strings.HasPrefix(rest, "-") {
-			if found, err := item.release(); found.version != "" || err != nil {
+			if found, err := item.release(a); found.version != "" || err != nil {
 				return found, err
 			}
 			item, line = releaseItem{}, " "+rest
 		}
 		item.add(line)
 	}
-	found, err := item.release()
+	found, err := item.release(a)
 	if err == nil && found.version == "" {
-		err = fmt.Errorf("the list of releases has no %s for %s", alpineFlavor, Architecture)
+		err = fmt.Errorf("the list of releases has no %s for %s", alpineFlavor, a.Machine())
 	}
 	return found, err
 }
@@ -78,12 +81,12 @@ func (i *releaseItem) add(line string) {
 }
 
 // release returns the release that the item describes, or none when it is about another file.
-func (i *releaseItem) release() (release, error) {
+func (i *releaseItem) release(a platform.Architecture) (release, error) {
 	item := i.values
-	if item["flavor"] != alpineFlavor || item["arch"] != Architecture {
+	if item["flavor"] != alpineFlavor || item["arch"] != a.Machine() {
 		return release{}, nil
 	}
-	found := release{version: item["version"], sha512: strings.ToLower(item["sha512"])}
+	found := release{version: item["version"], architecture: a, sha512: strings.ToLower(item["sha512"])}
 	switch {
 	case !isVersion(found.version, 3):
 		return release{}, fmt.Errorf("the list of releases names an odd version %.40q", found.version)

@@ -3,6 +3,8 @@ package images
 import (
 	"strings"
 	"testing"
+
+	"agentvm/internal/host/platform"
 )
 
 func TestParseReleases(t *testing.T) {
@@ -32,7 +34,7 @@ func TestParseReleases(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			found, err := parseReleases([]byte(test.text))
+			found, err := parseReleases([]byte(test.text), platform.RISCV64)
 			got := found.version
 			if err != nil {
 				got = err.Error()
@@ -74,7 +76,7 @@ func FuzzParseReleases(f *testing.F) {
 	f.Add("- flavor: alpine-minirootfs\n  arch: riscv64\n  version: 1.2.3\n")
 	f.Add("---\n-\n-\n- \n  : \n  a:\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		found, err := parseReleases([]byte(text))
+		found, err := parseReleases([]byte(text), platform.RISCV64)
 		if err != nil {
 			return
 		}

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// Remove takes the image called name out of the store, with its archive and disk unless another image has the same.
+// Remove takes the image called name out of the store, for all platforms that it has, unless one is wanted, with its archive and disk unless
+// another image has the same.
 // It waits for pulls and imports to end. A VM that has the disk open keeps it, except on Windows, where the
 // disk stays until a later Remove.
 func (s *Store) Remove(ctx context.Context, name string) error {
@@ -27,12 +28,16 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	if image, err := s.find(name, parsed); err == nil {
 		record = image.Name
 	}
-	err = os.Remove(filepath.Join(s.recordDir(), recordFile(record)))
-	if os.IsNotExist(err) {
-		return fmt.Errorf("remove image: %w in %s: %q", ErrNotFound, s.dir, name)
+	found := false
+	for _, a := range wanted(s.want) {
+		err := os.Remove(s.recordPath(record, a))
+		if err != nil && !os.IsNotExist(err) {
+			return fmt.Errorf("remove image %s: %w", name, err)
+		}
+		found = found || err == nil
 	}
-	if err != nil {
-		return fmt.Errorf("remove image %s: %w", name, err)
+	if !found {
+		return fmt.Errorf("remove image: %w", s.notFound(name))
 	}
 	s.removePartial()
 	return s.collect()
@@ -69,11 +74,11 @@ func (s *Store) readable() (list []*Image, err error) {
 		return nil, err
 	}
 	for _, entry := range entries {
-		name, ok := recordName(entry.Name())
+		name, a, ok := recordName(entry.Name())
 		if !ok {
 			continue
 		}
-		image, err := s.load(name)
+		image, err := s.loadFor(name, a)
 		if err != nil {
 			return nil, err
 		}
@@ -124,8 +129,8 @@ func (s *Store) unreferenced(list []*Image) (garbage []storedFile, err error) {
 
 // Pruned is what [Store.Prune] has removed.
 type Pruned struct {
-	Images []string // names
-	Bytes  int64    // that were freed
+	Images []Key
+	Bytes  int64 // that were freed
 }
 
 // Prune removes the images that unused, unless it is nil, names, and all that no image needs, also what broken downloads have left. With
@@ -142,7 +147,7 @@ func (s *Store) Prune(ctx context.Context, unused func(*Image) (bool, error), dr
 		return Pruned{}, fmt.Errorf("prune images: %w", err)
 	}
 	var pruned Pruned
-	kept := list[:0]
+	kept, removed := list[:0], []*Image(nil)
 	for _, image := range list {
 		remove := false
 		if unused != nil {
@@ -151,15 +156,16 @@ func (s *Store) Prune(ctx context.Context, unused func(*Image) (bool, error), dr
 			}
 		}
 		if remove {
-			pruned.Images = append(pruned.Images, image.Name)
+			removed = append(removed, image)
 		} else {
 			kept = append(kept, image)
 		}
 	}
-	slices.Sort(pruned.Images)
-	if !dryRun {
-		for _, name := range pruned.Images { // first, so that a record always has its files
-			if err := os.Remove(filepath.Join(s.recordDir(), recordFile(name))); err != nil {
+	slices.SortFunc(removed, func(a, b *Image) int { return strings.Compare(a.Key().String(), b.Key().String()) })
+	for _, image := range removed { // first, so that a record always has its files
+		pruned.Images = append(pruned.Images, image.Key())
+		if !dryRun {
+			if err := s.Untag(image); err != nil {
 				return pruned, fmt.Errorf("prune images: %w", err)
 			}
 		}
@@ -194,8 +200,8 @@ type Total struct {
 	Reclaimable int64 // of files that no image needs
 }
 
-// Usage returns what each image takes, by its name, and what all take.
-func (s *Store) Usage() (map[string]Usage, Total, error) {
+// Usage returns what each image takes, and what all take.
+func (s *Store) Usage() (map[Key]Usage, Total, error) {
 	list, err := s.readable()
 	if err != nil {
 		return nil, Total{}, fmt.Errorf("sizes of images: %w", err)
@@ -222,7 +228,7 @@ func (s *Store) Usage() (map[string]Usage, Total, error) {
 		}
 	}
 	total.Bytes += total.Reclaimable
-	usage := map[string]Usage{}
+	usage := map[Key]Usage{}
 	for _, image := range list {
 		var u Usage
 		for _, path := range s.files(image) {
@@ -232,7 +238,7 @@ func (s *Store) Usage() (map[string]Usage, Total, error) {
 				u.Shared += sizes[path]
 			}
 		}
-		usage[image.Name] = u
+		usage[image.Key()] = u
 	}
 	return usage, total, nil
 }

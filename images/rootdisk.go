@@ -11,6 +11,8 @@ import (
 	"math"
 	"sort"
 	"strings"
+
+	"agentvm/internal/host/platform"
 )
 
 // builderVersion names the form of the disks that this code builds. It is part of a disk's name in the store, so
@@ -58,9 +60,10 @@ var ErrLimit = errors.New("archive exceeds a limit")
 // diskFacts are the properties of a root disk that its building finds out.
 type diskFacts struct {
 	Size         int64
-	Architecture string
-	extents      []extent // source 0 is the disk's own data, others the plain archives in their order
-	plain        []string // digests of the plain archives
+	Architecture platform.Architecture // empty when no program is known
+	program      string                // that shows the architecture
+	extents      []extent              // source 0 is the disk's own data, others the plain archives in their order
+	plain        []string              // digests of the plain archives
 }
 
 // archive is one compressed or plain tar archive: a whole root, or a layer of one.
@@ -96,12 +99,12 @@ func layOut(ctx context.Context, own io.Writer, limits Limits, count int, open f
 			return diskFacts{}, err
 		}
 	}
-	arch, err := b.architecture()
+	arch, program, err := b.architecture()
 	if err != nil {
 		return diskFacts{}, err
 	}
 	size, err := b.finish()
-	return diskFacts{Size: size, Architecture: arch, extents: b.data.extents, plain: b.plain}, err
+	return diskFacts{Size: size, Architecture: arch, program: program, extents: b.data.extents, plain: b.plain}, err
 }
 
 // addLayer adds an archive on top of what the tree holds. Of several entries with one name the last wins.

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 )
 
@@ -49,7 +51,8 @@ type Store struct {
 	limits   Limits
 	progress ProgressFunc
 	log      *slog.Logger
-	input    *os.File // may be nil
+	input    *os.File              // may be nil
+	want     platform.Architecture // see For
 
 	registries *registries
 }
@@ -104,6 +107,15 @@ func (c Config) Open() (*Store, error) {
 	return s, nil
 }
 
+// For returns the store as one platform has it: what it finds, pulls, imports and removes is for VMs of that architecture. Without one, a name
+// stands for the image that there is, in the store and in its source, and of several for that of the platform that
+// [platform.Supported] has first.
+func (s *Store) For(a platform.Architecture) *Store {
+	of := *s
+	of.want = a
+	return &of
+}
+
 // Dir returns the store's directory.
 func (s *Store) Dir() string { return s.dir }
 
@@ -113,14 +125,16 @@ func (s *Store) diskDir() string   { return filepath.Join(s.dir, "disks") }
 func (s *Store) recordDir() string { return filepath.Join(s.dir, "images") }
 func (s *Store) lockDir() string   { return filepath.Join(s.dir, "locks") }
 
-// List returns the images in the store by name. Images whose disk is missing or incomplete are left out.
+// List returns the images in the store by name, of all platforms. Images whose disk is missing or incomplete are left out.
 func (s *Store) List() ([]Image, error) {
 	list, err := s.records()
 	if err != nil {
 		return nil, fmt.Errorf("list images: %w", err)
 	}
 	list = slices.DeleteFunc(list, func(image Image) bool { return !s.usable(&image) && !s.isFormer(&image) })
-	slices.SortFunc(list, func(a, b Image) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b Image) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(string(b.Architecture), string(a.Architecture)))
+	})
 	return list, nil
 }
 
@@ -132,8 +146,8 @@ func (s *Store) records() ([]Image, error) {
 	}
 	var list []Image
 	for _, entry := range entries {
-		if name, ok := recordName(entry.Name()); ok {
-			if image, err := s.load(name); err == nil {
+		if name, a, ok := recordName(entry.Name()); ok {
+			if image, err := s.loadFor(name, a); err == nil {
 				list = append(list, *image)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"agentvm/images/imagestest"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 )
 
@@ -165,7 +166,7 @@ func TestDamagedStore(t *testing.T) {
 			return errors.Join(os.Remove(diskOf(s, image)), os.Remove(s.layerPath(digest)))
 		}, "damaged: pull or import it again"},
 		{"record cut", func(s *Store, image *Image) error {
-			return os.Truncate(filepath.Join(s.recordDir(), recordFile(image.Name)), 10)
+			return os.Truncate(filepath.Join(s.recordDir(), recordFile(image.Name, platform.RISCV64)), 10)
 		}, "damaged record"},
 		{"disk's record gone", func(s *Store, image *Image) error {
 			return errors.Join(os.Remove(diskOf(s, image)+recordSuffix), os.Truncate(diskOf(s, image), 0))
@@ -215,16 +216,18 @@ func TestSweep(t *testing.T) {
 
 func TestRecordNames(t *testing.T) {
 	for _, name := range []string{"a", "a:1", "a/b", "registry.example/x/y:V1.0_z", "a.b-c_d"} {
-		file := recordFile(name)
-		if strings.ContainsAny(file, `/:\`) || strings.ToLower(file) != file {
-			t.Errorf("%s is kept as %s", name, file)
-		}
-		if back, ok := recordName(file); !ok || back != name {
-			t.Errorf("%s is kept as %s, which is read as %q", name, file, back)
+		for _, a := range platform.Supported() {
+			file := recordFile(name, a)
+			if strings.ContainsAny(file, `/:\`) || strings.ToLower(file) != file {
+				t.Errorf("%s is kept as %s", name, file)
+			}
+			if back, of, ok := recordName(file); !ok || back != name || of != a {
+				t.Errorf("%s for %s is kept as %s, which is read as %q for %q", name, a, file, back, of)
+			}
 		}
 	}
-	for _, file := range []string{"x", "%.json", "%zz.json", "a%3.json", "A.json", ".json", ".x.json.new-1", "a%61.json"} {
-		if name, ok := recordName(file); ok {
+	for _, file := range []string{"x", "%.json", "%zz.json", "a%3.json", "A.json", ".json", ".x.json.new-1", "a%61.json", "a+riscv64.json", "a+amd64.json", "a+arm64+arm64.json", "a+.json", "+arm64.json"} {
+		if name, _, ok := recordName(file); ok {
 			t.Errorf("%s is taken for %q", file, name)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"agentvm/internal/guest/supervisor"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/hostpath"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 	"agentvm/internal/host/refcount"
 	"agentvm/internal/machine"
@@ -146,12 +147,24 @@ func (r *resources) openImage(ctx context.Context, c Config) (err error) {
 	} else {
 		r.image, err = r.store.Resolve(ctx, c.Image)
 	}
+	if err == nil {
+		err = checkPlatform(r.image)
+	}
 	if err != nil {
 		return err
 	}
 	disks := refcount.Map[*images.RootDisk]{Free: func(d *images.RootDisk) { _ = d.Close() }}
 	r.disk, err = disks.Acquire("", func() (*images.RootDisk, error) { return r.store.OpenRootDisk(r.image) })
 	return err
+}
+
+// checkPlatform refuses an image that the machine does not boot.
+func checkPlatform(image *images.Image) error {
+	if image.Architecture == platform.RISCV64 {
+		return nil
+	}
+	return fmt.Errorf("image %s is for %s, and VMs boot %s only so far: take that platform of the image, or another image",
+		image.Name, image.Architecture.Platform(), platform.RISCV64.Platform())
 }
 
 // release frees everything. Calling it twice does no harm.

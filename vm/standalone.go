@@ -30,6 +30,9 @@ const (
 // disk stays the caller's. The module's guest has preopened directories as mounts, and a network as container2wasm's modules have it. An image that does not fit into WebAssembly's 4 GiB of
 // memory with its RAM is an error.
 func ExportWASI(ctx context.Context, image *images.Image, disk *images.RootDisk, memory uint64, w io.Writer) error {
+	if err := checkPlatform(image); err != nil {
+		return fmt.Errorf("export: %w", err)
+	}
 	m, err := bootForExport(ctx, image, disk, memory)
 	if err == nil {
 		err = errors.Join(m.WriteStandalone(w, disk, disk.Size()), m.Close())

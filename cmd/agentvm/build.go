@@ -18,6 +18,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/hostpath"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/imagebuild"
 	"agentvm/internal/settings"
 	"agentvm/vm"
@@ -27,7 +28,7 @@ const buildLong = `Makes an image from a Dockerfile, as docker build does, witho
 --net, --allow and --deny say what its programs can reach, as for agentvm exec. Unchanged steps come from the cache.
 
 CONTEXT is the directory that COPY copies from. With - agentvm reads the Dockerfile from standard input, and there is no context. Images
-are for linux/riscv64. With SOURCE_DATE_EPOCH in the environment, no file is newer than that, and the same input makes the same image.
+are for linux/riscv64, unless --platform says otherwise. With SOURCE_DATE_EPOCH in the environment, no file is newer than that, and the same input makes the same image.
 
 Prints the image's name. The exit code is 1 when a RUN or another step fails, 125 when the build could not begin.`
 
@@ -41,10 +42,11 @@ const maxDockerfile = 1 << 20
 // buildFlags are the flags of build.
 type buildFlags struct {
 	policyFlags
-	name, file, target, platform, memory string
-	args, secrets                        []string
-	noCache, noNetwork, quiet            bool
-	progress                             string
+	name, file, target, memory string
+	platform                   platform.Architecture
+	args, secrets              []string
+	noCache, noNetwork, quiet  bool
+	progress                   string
 }
 
 func (c *cli) buildCommand() *cobra.Command {
@@ -58,7 +60,7 @@ func (c *cli) buildCommand() *cobra.Command {
 	flags.StringVar(&f.target, "target", "", "the `STAGE` to build (default the last)")
 	flags.StringArrayVar(&f.args, "build-arg", nil, "the value of an ARG, as `NAME=VALUE`, or NAME for that of the environment (may be repeated)")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "a file for RUN --mount=type=secret, as `id=NAME,src=FILE`, or a variable, as id=NAME,env=VARIABLE (may be repeated)")
-	flags.StringVar(&f.platform, "platform", imagebuild.Platform, "the `PLATFORM` of the image; there is only one")
+	platformFlag(flags, &f.platform, "default the first; also of each FROM that names none")
 	flags.StringVar(&f.memory, "memory", "", "memory of the VMs in which RUN runs, a `SIZE` such as 512M or 2G (default 1G)")
 	flags.StringVar(&f.progress, "progress", "plain", "`plain`: a line for each step, and what programs print")
 	flags.BoolVar(&f.noCache, "no-cache", false, "do every step again")
@@ -109,13 +111,10 @@ func (c *cli) build(ctx context.Context, f *buildFlags, where string) error {
 
 // options turns the flags into those of a build.
 func (f *buildFlags) options(where string, stdin io.Reader) (o imagebuild.Options, err error) {
-	if f.platform != imagebuild.Platform {
-		return o, fmt.Errorf("--platform %s: agentvm builds for %s only", f.platform, imagebuild.Platform)
-	}
 	if f.progress != "plain" && f.progress != "auto" {
 		return o, fmt.Errorf("--progress %s: want plain", f.progress)
 	}
-	o = imagebuild.Options{Name: f.name, Target: f.target, NoCache: f.noCache, Args: map[string]string{}, Secrets: map[string][]byte{}}
+	o = imagebuild.Options{Name: f.name, Target: f.target, Platform: f.platform, NoCache: f.noCache, Args: map[string]string{}, Secrets: map[string][]byte{}}
 	if f.name != "" {
 		if err := images.CheckName(f.name); err != nil {
 			return o, err

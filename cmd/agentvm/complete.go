@@ -11,7 +11,7 @@ import (
 
 // completeFlags has the shell complete the values of flags that mean the same in every command that has them.
 func completeFlags(command *cobra.Command) {
-	for name, complete := range map[string]cobra.CompletionFunc{"image": completeImageFlag, "net": completeModes, "volume": completeVolumeFlag} {
+	for name, complete := range map[string]cobra.CompletionFunc{"image": completeImageFlag, "net": completeModes, "platform": completePlatforms, "volume": completeVolumeFlag} {
 		if command.Flags().Lookup(name) == nil {
 			continue
 		}
@@ -82,5 +82,5 @@ func storedImages() (names []string) {
 	for _, image := range list {
 		names = append(names, image.Name)
 	}
-	return names
+	return slices.Compact(names) // of several platforms
 }

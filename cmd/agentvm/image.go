@@ -18,6 +18,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/settings"
 	"agentvm/vm"
 )
@@ -34,8 +35,8 @@ agentvm among the user's caches.
                    an image of a directory in the OCI layout, of an archive of one, or of docker save
   -                the image of such an archive on standard input
 
-All of these work wherever an image is named; AGENTVM_IMAGE is the default. Images of registries must be for linux/riscv64. The
-credentials are those of docker login.
+All of these work wherever an image is named; AGENTVM_IMAGE is the default. Images may be for linux/riscv64 or
+linux/arm64; of an image that has both, the first is taken, unless --platform says otherwise. The credentials are those of docker login.
 AGENTVM_REGISTRY_MIRRORS (HOST=URL,...) replaces registries by mirrors; those of AGENTVM_INSECURE_REGISTRIES (HOST,...) may speak
 plain HTTP.`
 
@@ -71,7 +72,7 @@ func (c *cli) imageListCommand() *cobra.Command {
 			listed := []listedImage{} // [] when there is none
 			for _, image := range list {
 				end, _ := images.SupportEnd(image.Name)
-				listed = append(listed, listedImage{image, usage[image.Name], end})
+				listed = append(listed, listedImage{image, usage[image.Key()], end})
 			}
 			if asJSON {
 				return printJSON(c.stdout, listed)
@@ -113,9 +114,9 @@ func unsupported(name string, now time.Time) string {
 
 func printImages(w io.Writer, list []listedImage) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tSIZE\tOWN\tSHARED\tCREATED\tFROM")
+	fmt.Fprintln(table, "NAME\tPLATFORM\tSIZE\tOWN\tSHARED\tCREATED\tFROM")
 	for _, image := range list {
-		fmt.Fprintf(table, "%s\t%.1f MB\t%s\t%s\t%s\t%s\n", image.Name, float64(image.Size)/1e6, bytesText(image.Own), bytesText(image.Shared),
+		fmt.Fprintf(table, "%s\t%s\t%.1f MB\t%s\t%s\t%s\t%s\n", image.Name, image.Architecture.Platform(), float64(image.Size)/1e6, bytesText(image.Own), bytesText(image.Shared),
 			image.Created.Format("2006-01-02 15:04"), image.Ref)
 	}
 	return table.Flush()
@@ -137,8 +138,8 @@ from which no named VM and no snapshot was made; running VMs without a name keep
 			if dryRun {
 				removed, freed = "would remove", "would free"
 			}
-			for _, name := range pruned.Images {
-				fmt.Fprintln(c.stdout, removed, name)
+			for _, image := range pruned.Images {
+				fmt.Fprintln(c.stdout, removed, image)
 			}
 			fmt.Fprintln(c.stdout, freed, bytesText(pruned.Bytes))
 			return err
@@ -151,14 +152,14 @@ from which no named VM and no snapshot was made; running VMs without a name keep
 
 // pruneImages removes what no image needs, and with all the images that no VM and no snapshot needs: of those in shown, unless it is nil. It
 // looks for them when no image can be added any more.
-func pruneImages(ctx context.Context, store *images.Store, all bool, shown []string, dryRun bool) (images.Pruned, error) {
+func pruneImages(ctx context.Context, store *images.Store, all bool, shown []images.Key, dryRun bool) (images.Pruned, error) {
 	if !all {
 		return store.Prune(ctx, nil, dryRun)
 	}
 	used := sync.OnceValues(func() (map[string]bool, error) { return usedImages(ctx, store) })
 	return store.Prune(ctx, func(image *images.Image) (bool, error) {
 		used, err := used()
-		return !used[image.Name] && (shown == nil || slices.Contains(shown, image.Name)), err
+		return !used[image.Name] && (shown == nil || slices.Contains(shown, image.Key())), err
 	}, dryRun)
 }
 
@@ -207,6 +208,7 @@ func usedImages(ctx context.Context, store *images.Store) (map[string]bool, erro
 
 func (c *cli) imagePullCommand() *cobra.Command {
 	var config images.Config
+	var of platform.Architecture
 	command := &cobra.Command{
 		Use: "pull IMAGE", Short: "Download an image, or put another into the store", Args: counted(1, 1),
 		Example: "  agentvm image pull python:3.13-alpine\n  agentvm image pull --mirror docker.io=https://mirror.example.org python:3.13-alpine\n" +
@@ -219,7 +221,7 @@ func (c *cli) imagePullCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			image, err := store.Pull(cmd.Context(), args[0], progress.report)
+			image, err := store.For(of).Pull(cmd.Context(), args[0], progress.report)
 			if err != nil {
 				return err
 			}
@@ -227,6 +229,7 @@ func (c *cli) imagePullCommand() *cobra.Command {
 			return nil
 		},
 	}
+	platformFlag(command.Flags(), &of, anyPlatform)
 	command.Flags().StringArrayVar(&config.RegistryMirrors, "mirror", nil, "ask `HOST=URL` instead of a registry, such as docker.io=https://mirror.example.org (may be repeated)")
 	command.Flags().StringArrayVar(&config.InsecureRegistries, "insecure", nil, "do not check the certificate of this registry's `HOST`, and speak plain HTTP if it does (may be repeated)")
 	return command
@@ -234,6 +237,7 @@ func (c *cli) imagePullCommand() *cobra.Command {
 
 func (c *cli) imagePushCommand() *cobra.Command {
 	var config images.Config
+	var of platform.Architecture
 	command := &cobra.Command{
 		Use: "push IMAGE [docker://NAME[:TAG]]", Short: "Send an image of the store to a registry", Args: counted(1, 2), ValidArgsFunction: completeImages,
 		Long: `Without a second argument the image goes where its name says. Prints its name there, with the digest of its manifest.
@@ -249,7 +253,7 @@ the image came from. Images of one archive, such as imports and Alpine, get it a
 			if err != nil {
 				return err
 			}
-			there, err := store.Push(cmd.Context(), args[0], append(args, "")[1], progress.report)
+			there, err := store.For(of).Push(cmd.Context(), args[0], append(args, "")[1], progress.report)
 			progress.close()
 			if err == nil {
 				fmt.Fprintln(c.stdout, there)
@@ -258,11 +262,13 @@ the image came from. Images of one archive, such as imports and Alpine, get it a
 		},
 	}
 	command.Flags().StringArrayVar(&config.InsecureRegistries, "insecure", nil, "do not check the certificate of this registry's `HOST`, and speak plain HTTP if it does (may be repeated)")
+	platformFlag(command.Flags(), &of, anyPlatform)
 	return command
 }
 
 func (c *cli) imageSaveCommand() *cobra.Command {
 	var to string
+	var of platform.Architecture
 	command := &cobra.Command{
 		Use: "save [-o FILE] IMAGE", Short: "Write an image of the store for other programs", Args: counted(1, 1), ValidArgsFunction: completeImages,
 		Long: `Writes one of, with FILE - for standard output:
@@ -275,7 +281,7 @@ func (c *cli) imageSaveCommand() *cobra.Command {
 			if strings.HasSuffix(to, "-") && isTerminal(c.stdout) {
 				return errors.New("save image: standard output is a terminal: name a file with -o FILE")
 			}
-			store, err := c.store(nil)
+			store, err := c.storeFor(of, nil)
 			if err != nil {
 				return err
 			}
@@ -285,6 +291,7 @@ func (c *cli) imageSaveCommand() *cobra.Command {
 		},
 	}
 	command.Flags().StringVarP(&to, "output", "o", "-", "`FILE`, or a place such as oci:DIR[:TAG], oci-archive:FILE or docker-archive:FILE")
+	platformFlag(command.Flags(), &of, anyPlatform)
 	return command
 }
 
@@ -349,10 +356,11 @@ a connection to a listening socket of the runtime, if the first arguments are -n
 }
 
 func (c *cli) imageInspectCommand() *cobra.Command {
-	return &cobra.Command{
+	var of platform.Architecture
+	command := &cobra.Command{
 		Use: "inspect IMAGE...", Short: "Show what is known of images, as JSON", Args: counted(1, 0), ValidArgsFunction: completeImages,
 		RunE: func(_ *cobra.Command, args []string) error {
-			store, err := c.store(nil)
+			store, err := c.storeFor(of, nil)
 			if err != nil {
 				return err
 			}
@@ -370,13 +378,16 @@ func (c *cli) imageInspectCommand() *cobra.Command {
 			return encoder.Encode(list)
 		},
 	}
+	platformFlag(command.Flags(), &of, anyPlatform)
+	return command
 }
 
 func (c *cli) imageHistoryCommand() *cobra.Command {
-	return &cobra.Command{
+	var of platform.Architecture
+	command := &cobra.Command{
 		Use: "history IMAGE", Short: "Show how an image was built", Args: counted(1, 1), ValidArgsFunction: completeImages,
 		RunE: func(_ *cobra.Command, args []string) error {
-			store, err := c.store(nil)
+			store, err := c.storeFor(of, nil)
 			if err != nil {
 				return err
 			}
@@ -400,13 +411,16 @@ func (c *cli) imageHistoryCommand() *cobra.Command {
 			return table.Flush()
 		},
 	}
+	platformFlag(command.Flags(), &of, anyPlatform)
+	return command
 }
 
 func (c *cli) imageTagCommand() *cobra.Command {
-	return &cobra.Command{
+	var of platform.Architecture
+	command := &cobra.Command{
 		Use: "tag IMAGE NAME", Short: "Give an image another name", Args: counted(2, 2), ValidArgsFunction: completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := c.store(nil)
+			store, err := c.storeFor(of, nil)
 			if err != nil {
 				return err
 			}
@@ -417,13 +431,16 @@ func (c *cli) imageTagCommand() *cobra.Command {
 			return err
 		},
 	}
+	platformFlag(command.Flags(), &of, "default all that the image has")
+	return command
 }
 
 func (c *cli) imageImportCommand() *cobra.Command {
-	return &cobra.Command{
+	var of platform.Architecture
+	command := &cobra.Command{
 		Use: "import FILE NAME", Short: "Make an image of a root file system in a tar archive (- for standard input)",
-		Long: `The archive may be compressed with gzip or zstd. Its programs must be for riscv64. An image of that name is replaced. The names alpine and
-alpine:VERSION accept only the alpine-minirootfs-VERSION-riscv64.tar.gz of a release to which this version is pinned.
+		Long: `The archive may be compressed with gzip or zstd. Its programs must be for a platform of VMs. An image of that name and platform is
+replaced. The names alpine and alpine:VERSION accept only the alpine-minirootfs file of a release to which this version is pinned.
 
 The order of earlier versions, NAME FILE, still works where only the second is a file.`,
 		Args: counted(2, 2),
@@ -432,9 +449,11 @@ The order of earlier versions, NAME FILE, still works where only the second is a
 			if err != nil {
 				return err
 			}
-			return c.importImage(cmd.Context(), name, file)
+			return c.importImage(cmd.Context(), name, file, of)
 		},
 	}
+	platformFlag(command.Flags(), &of, "default that of its programs")
+	return command
 }
 
 // fileAndName finds out which of two arguments is the archive: the first, or as earlier the second.
@@ -457,7 +476,7 @@ func fileAndName(first, second string) (file, name string, err error) {
 	return "", "", fmt.Errorf("import image: there are files of both names, %s and %s: write the archive as ./FILE", first, second)
 }
 
-func (c *cli) importImage(ctx context.Context, name, file string) error {
+func (c *cli) importImage(ctx context.Context, name, file string, of platform.Architecture) error {
 	archive := c.stdin
 	if file != "-" {
 		var err error
@@ -468,7 +487,7 @@ func (c *cli) importImage(ctx context.Context, name, file string) error {
 	} else if isTerminal(archive) {
 		return errors.New("import image: standard input is a terminal, not an archive")
 	}
-	store, err := c.store(nil)
+	store, err := c.storeFor(of, nil)
 	if err != nil {
 		return err
 	}
@@ -483,10 +502,11 @@ func (c *cli) importImage(ctx context.Context, name, file string) error {
 }
 
 func (c *cli) imageRemoveCommand() *cobra.Command {
-	return &cobra.Command{
+	var of platform.Architecture
+	command := &cobra.Command{
 		Use: "rm IMAGE...", Aliases: []string{"remove"}, Short: "Remove images from the store", Args: counted(1, 0), ValidArgsFunction: completeImages,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			store, err := c.store(nil)
+			store, err := c.storeFor(of, nil)
 			if err != nil {
 				return err
 			}
@@ -497,6 +517,8 @@ func (c *cli) imageRemoveCommand() *cobra.Command {
 			return errors.Join(errs...)
 		},
 	}
+	platformFlag(command.Flags(), &of, "default all that the images have")
+	return command
 }
 
 func (c *cli) store(progress images.ProgressFunc) (*images.Store, error) {

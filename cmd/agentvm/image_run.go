@@ -16,6 +16,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -94,7 +95,7 @@ func (c *cli) runCommand() *cobra.Command {
 }
 
 func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []string) error {
-	image, err := c.resolveImage(ctx, ref)
+	image, err := c.resolveImage(ctx, ref, "")
 	if err != nil {
 		return err
 	}
@@ -182,8 +183,8 @@ func (c *cli) runImageNamed(ctx context.Context, f *runFlags, command vm.Command
 	return status(result)
 }
 
-// resolveImage finds an image, pulling it when it is missing.
-func (c *cli) resolveImage(ctx context.Context, ref string) (*images.Image, error) {
+// resolveImage finds an image, for a platform unless it is empty, pulling it when it is missing.
+func (c *cli) resolveImage(ctx context.Context, ref string, of platform.Architecture) (*images.Image, error) {
 	if vm.IsModule(ref) {
 		return nil, fmt.Errorf("image %s: %w", ref, vm.ErrModule)
 	}
@@ -193,7 +194,7 @@ func (c *cli) resolveImage(ctx context.Context, ref string) (*images.Image, erro
 	if err != nil {
 		return nil, err
 	}
-	image, err := store.Resolve(ctx, ref)
+	image, err := store.For(of).Resolve(ctx, ref)
 	return image, adviseImage(ref, err)
 }
 
@@ -202,7 +203,7 @@ func (c *cli) storeImage(ctx context.Context, config *client.Config) error {
 	if !images.NamesFile(config.Image) {
 		return nil
 	}
-	image, err := c.resolveImage(ctx, config.Image)
+	image, err := c.resolveImage(ctx, config.Image, "")
 	if err == nil {
 		config.Image = image.Name
 	}
@@ -214,7 +215,7 @@ func (c *cli) imageOfInput(ctx context.Context, f *vmFlags) error {
 	if f.flags.Lookup("image").Value.String() != "-" {
 		return nil
 	}
-	image, err := c.resolveImage(ctx, "-")
+	image, err := c.resolveImage(ctx, "-", "")
 	if err != nil {
 		return err
 	}

@@ -192,15 +192,15 @@ func (c *cli) systemPruneCommand() *cobra.Command {
 
 // pruned is what prune has removed or would remove.
 type pruned struct {
-	images []string // names
+	images []images.Key
 	freed  []diskUsage
 }
 
 // prune removes what nothing needs, of images only those in found; or only finds it, where found is nil.
 func (c *cli) prune(ctx context.Context, all bool, found *pruned) (p pruned, err error) {
-	dryRun, shown := found == nil, []string(nil)
+	dryRun, shown := found == nil, []images.Key(nil)
 	if found != nil {
-		shown = append([]string{}, found.images...) // which is not nil
+		shown = append([]images.Key{}, found.images...) // which is not nil
 	}
 	store, err := c.store(nil)
 	if err != nil {

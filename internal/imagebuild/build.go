@@ -27,11 +27,9 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
-
-// Platform is what images are built for.
-const Platform = "linux/" + images.Architecture
 
 // Options are those of Build.
 type Options struct {
@@ -48,6 +46,8 @@ type Options struct {
 	// Args are the values of ARG instructions, Target the stage to build (default: the last).
 	Args   map[string]string
 	Target string
+	// Platform is what the image is for, and the platform of each FROM that names none (default: the first of platform.Supported).
+	Platform platform.Architecture
 	// NoCache has every step done again.
 	NoCache bool
 	// Epoch, unless zero, is the latest time that files and the image itself have (SOURCE_DATE_EPOCH), so that the same input makes the same
@@ -57,8 +57,8 @@ type Options struct {
 	Secrets map[string][]byte
 	// VM describes the VMs in which RUN runs: memory, network, store. Image, Disk and Mounts are Build's.
 	VM vm.Config
-	// Resolve finds the image of a FROM, perhaps pulling it.
-	Resolve func(ctx context.Context, name string) (*images.Image, error)
+	// Resolve finds the image of a FROM for a platform, perhaps pulling it.
+	Resolve func(ctx context.Context, name string, of platform.Architecture) (*images.Image, error)
 	// LookUp returns the addresses of a name, for what ADD fetches.
 	LookUp func(ctx context.Context, host string) ([]netip.Addr, error)
 	// Output receives what programs print and one line for each step. Nil discards.
@@ -106,12 +106,12 @@ type builder struct {
 	stages    []instructions.Stage
 	global    map[string]string // ARGs before the first FROM
 	lex       *shell.Lex
-	done      map[int]*state   // of stages
-	context   *tree            // read when it is needed first
-	spools    []*os.File       // plain layers
-	spool     string           // directory in the store for files that are removed at the end
-	images    map[string]*tree // of COPY --from, by name
-	temporary []string         // images
+	done      map[int]*state       // of stages
+	context   *tree                // read when it is needed first
+	spools    []*os.File           // plain layers
+	spool     string               // directory in the store for files that are removed at the end
+	images    map[images.Key]*tree // of COPY --from
+	temporary []*images.Image
 	now       time.Time
 	steps     int // of all stages that are built
 	step      int
@@ -119,10 +119,11 @@ type builder struct {
 
 // Build builds an image. On failure the store has no more than the layers of the steps that were done, which the next build uses.
 func Build(ctx context.Context, o Options) (image *images.Image, err error) {
-	b := &builder{Options: o, done: map[int]*state{}, images: map[string]*tree{}, global: map[string]string{}, now: o.Epoch}
+	b := &builder{Options: o, done: map[int]*state{}, images: map[images.Key]*tree{}, global: map[string]string{}, now: o.Epoch}
 	if b.now.IsZero() {
 		b.now = time.Now().UTC().Truncate(time.Second)
 	}
+	b.Platform = cmp.Or(b.Platform, platform.Supported()[0])
 	if b.Output == nil {
 		b.Output = io.Discard
 	}
@@ -139,8 +140,8 @@ func Build(ctx context.Context, o Options) (image *images.Image, err error) {
 	}
 	b.spool = spool.Path()
 	defer func() {
-		for _, name := range b.temporary {
-			_ = b.Store.Untag(name)
+		for _, image := range b.temporary {
+			_ = b.Store.Untag(image)
 		}
 		for _, f := range b.spools {
 			_ = f.Close()
@@ -184,7 +185,7 @@ func (b *builder) parse() (target int, err error) {
 	if len(stages) == 0 {
 		return 0, fmt.Errorf("%s: there is no FROM", b.File)
 	}
-	maps.Copy(b.global, platformArgs)
+	maps.Copy(b.global, platformArgs(b.Platform))
 	for _, arg := range args {
 		for _, a := range arg.Args {
 			if err := b.declare(a, b.global, b.global, nil); err != nil {
@@ -213,10 +214,13 @@ func (b *builder) locate(err error) error {
 	return fmt.Errorf("%s: %w", b.File, err)
 }
 
-// platformArgs are the ARGs that need no declaration in FROM (Dockerfile reference, "Automatic platform ARGs").
-var platformArgs = map[string]string{
-	"TARGETPLATFORM": Platform, "TARGETOS": "linux", "TARGETARCH": images.Architecture, "TARGETVARIANT": "",
-	"BUILDPLATFORM": Platform, "BUILDOS": "linux", "BUILDARCH": images.Architecture, "BUILDVARIANT": "",
+// platformArgs are the ARGs that need no declaration in FROM (Dockerfile reference, "Automatic platform ARGs"). What builds is a VM of the
+// platform that the image is for: an image of another might not exist for what compiles.
+func platformArgs(of platform.Architecture) map[string]string {
+	return map[string]string{
+		"TARGETPLATFORM": of.Platform(), "TARGETOS": "linux", "TARGETARCH": string(of), "TARGETVARIANT": "",
+		"BUILDPLATFORM": of.Platform(), "BUILDOS": "linux", "BUILDARCH": string(of), "BUILDVARIANT": "",
+	}
 }
 
 // proxyArgs are the ARGs that RUN has without a declaration, when they are given (Dockerfile reference, "Predefined ARGs").
@@ -297,6 +301,7 @@ type state struct {
 	b      *builder
 	number int // of the stage
 	name   string
+	of     platform.Architecture
 	config *v1.ConfigFile
 	layers []images.Layer
 	key    string            // hex
@@ -372,19 +377,26 @@ func (b *builder) begin(ctx context.Context, number int, stage instructions.Stag
 	if err != nil {
 		return nil, err
 	}
-	platform, err := b.expand(stage.Platform, b.global)
+	given, err := b.expand(stage.Platform, b.global)
 	if err != nil {
 		return nil, err
 	}
-	if platform != "" && platform != Platform {
-		return nil, fmt.Errorf("platform %s: agentvm builds for %s only", platform, Platform)
+	of := b.Platform
+	if given != "" {
+		if of, err = platform.Parse(given); err != nil {
+			return nil, err
+		}
 	}
-	s := &state{b: b, number: number, name: cmp.Or(stage.Name, strconv.Itoa(number)), args: map[string]string{}, shell: []string{"/bin/sh", "-c"}}
+	s := &state{b: b, number: number, name: cmp.Or(stage.Name, strconv.Itoa(number)), of: of, args: map[string]string{}, shell: []string{"/bin/sh", "-c"}}
 	if n, ok := b.stageNumber(base, number); ok {
 		from, err := b.stage(ctx, n)
 		if err != nil {
 			return nil, err
 		}
+		if given != "" && of != from.of {
+			return nil, fmt.Errorf("--platform=%s: the stage %s is for %s: give its FROM the platform", given, from.name, from.of.Platform())
+		}
+		s.of = from.of
 		s.config, s.layers, s.key, s.image, s.tree = from.config.DeepCopy(), slices.Clone(from.layers), from.key, from.image, from.tree
 		s.shell = from.shell
 		return s, nil
@@ -393,12 +405,12 @@ func (b *builder) begin(ctx context.Context, number int, stage instructions.Stag
 		return nil, errors.New("FROM has no image (a build argument that is not set?)")
 	}
 	if base == "scratch" {
-		s.config = &v1.ConfigFile{Architecture: images.Architecture, OS: "linux"}
+		s.config = &v1.ConfigFile{Architecture: string(of), Variant: of.Variant(), OS: "linux"}
 		s.config.Config.Env = []string{defaultPath}
-		s.key = digestOf("scratch")
+		s.key = digestOf("scratch", string(of))
 		return s, nil
 	}
-	if s.image, err = b.Resolve(ctx, base); err != nil {
+	if s.image, err = b.Resolve(ctx, base, of); err != nil {
 		return nil, err
 	}
 	if s.config, s.layers, err = b.Store.Configuration(ctx, s.image); err != nil {
@@ -492,7 +504,7 @@ func (s *state) say(text, note string) {
 func (s *state) compose(ctx context.Context, name string) (*images.Image, error) {
 	config := s.config.DeepCopy()
 	config.Created = v1.Time{Time: s.b.now}
-	config.Architecture, config.OS, config.Container = images.Architecture, "linux", ""
+	config.Architecture, config.Variant, config.OS, config.Container = string(s.of), s.of.Variant(), "linux", ""
 	return s.b.Store.Compose(ctx, name, config, s.layers)
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"agentvm/images"
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -47,8 +48,10 @@ func options(t *testing.T, dockerfile string, files map[string]string) Options {
 	t.Cleanup(func() { _ = root.Close() })
 	return Options{
 		Store: store, Context: root, ContextDir: dir, Dockerfile: []byte(dockerfile), File: "Dockerfile", Name: "app",
-		VM:      vm.Config{StoreDir: store.Dir(), Memory: 128 << 20, Network: vm.Network{Disabled: true}},
-		Resolve: store.Resolve,
+		VM: vm.Config{StoreDir: store.Dir(), Memory: 128 << 20, Network: vm.Network{Disabled: true}},
+		Resolve: func(ctx context.Context, name string, of platform.Architecture) (*images.Image, error) {
+			return store.For(of).Resolve(ctx, name)
+		},
 	}
 }
 
@@ -277,7 +280,8 @@ func TestRefused(t *testing.T) {
 		{"FROM busybox\nCOPY --chown=someone a /x\n", "someone"},
 		{"FROM busybox\nCOPY --chmod=99 a /x\n", "chmod"},
 		{"FROM busybox\nADD http://127.0.0.1:1/x /x\n", "network is disabled"},
-		{"FROM --platform=linux/amd64 busybox\nCOPY a /x\n", "linux/riscv64 only"},
+		{"FROM --platform=linux/amd64 busybox\nCOPY a /x\n", "VMs do not run programs for x86 processors: write linux/riscv64 or linux/arm64"},
+		{"FROM --platform=linux/arm64 scratch AS a\nCOPY a /x\nFROM --platform=linux/riscv64 a\nCOPY b /y\n", "the stage a is for linux/arm64"},
 		{"FROM busybox\nEXPOSE 99999\n", "port"},
 		{"FROM busybox\nRUN --mount=type=ssh true\n", "type=ssh"},
 		{"FROM busybox\nRUN --mount=type=secret,id=s,required=true true\n", `secret "s" was not given`},
@@ -426,7 +430,9 @@ func FuzzDockerfile(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		o := options(t, text, map[string]string{"a": "a", "dir/b": "b", ".dockerignore": "*.o"})
-		o.Resolve = func(context.Context, string) (*images.Image, error) { return nil, images.ErrNotFound }
+		o.Resolve = func(context.Context, string, platform.Architecture) (*images.Image, error) {
+			return nil, images.ErrNotFound
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if strings.Contains(strings.ToUpper(text), "RUN") {

@@ -23,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"agentvm/images/imagestest"
+	"agentvm/internal/host/platform"
 )
 
 // compared are Dockerfiles of which agentvm and buildah are to make the same image. BASE is Alpine: for riscv64 here, and for the host's
@@ -93,7 +94,7 @@ func TestSameAsBuildah(t *testing.T) {
 			ours, want := contents(t, o, image), flat(t, theirs)
 			delete(ours, "") // the root, which buildah's layers do not name
 			if strings.Contains(text, "BASE") {
-				base, err := o.Resolve(t.Context(), "docker-archive:"+bases["riscv64"])
+				base, err := o.Resolve(t.Context(), "docker-archive:"+bases["riscv64"], platform.RISCV64)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -121,7 +122,7 @@ func buildah(t *testing.T, dir, contextDir, dockerfile string) v1.Image {
 	out := filepath.Join(t.TempDir(), "out.tar")
 	storage := []string{"--storage-driver", "vfs", "--root", filepath.Join(dir, "root"), "--runroot", filepath.Join(dir, "run")}
 	for _, args := range [][]string{
-		{"bud", "--isolation", "chroot", "--format", "docker", "--layers", "--platform", Platform, "-q", "-t", "out", "-f", file, contextDir},
+		{"bud", "--isolation", "chroot", "--format", "docker", "--layers", "--platform", platform.RISCV64.Platform(), "-q", "-t", "out", "-f", file, contextDir},
 		{"push", "-q", "out", "docker-archive:" + out},
 	} {
 		c := exec.Command("buildah", append(slices.Clone(storage), args...)...)

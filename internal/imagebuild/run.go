@@ -257,7 +257,7 @@ func (s *state) run(ctx context.Context, command vm.Command, script string, offl
 		if s.image, err = s.compose(ctx, images.StepName(s.key[:32])); err != nil {
 			return err
 		}
-		s.b.temporary = append(s.b.temporary, s.image.Name)
+		s.b.temporary = append(s.b.temporary, s.image)
 	}
 	config := s.b.VM
 	config.Image, config.ColdBoot = s.image.Name, true // no other VM begins like this one

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"agentvm/images"
+
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 )
@@ -195,10 +197,11 @@ func (s *state) source(ctx context.Context, from string) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t := s.b.images[name]; t != nil {
+	key := images.Key{Name: name, Architecture: s.of}
+	if t := s.b.images[key]; t != nil {
 		return t, nil
 	}
-	image, err := s.b.Resolve(ctx, name)
+	image, err := s.b.Resolve(ctx, name, s.of)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +210,7 @@ func (s *state) source(ctx context.Context, from string) (*tree, error) {
 		return nil, err
 	}
 	t, err := s.b.treeOf(ctx, layers)
-	s.b.images[name] = t
+	s.b.images[key] = t
 	return t, err
 }
 
