@@ -20,7 +20,7 @@
 //	layers/HEX.tar.zst          plain archives in compressed chunks; HEX is the DiffID, or the digest of a root archive as it came
 //	disks/HEX.zst               a root disk's own data, in the same form; HEX covers the source's digest and the builder's version
 //	disks/HEX.zst.json          digest, sizes, architecture and layers; without it there is no disk
-//	images/NAME.json            one image: name, origin, digests, size; written last
+//	images/NAME.json            one image: name, origin, digests, size; written last; NAME+arm64.json is that of arm64
 //	locks/                      lock files
 //	*/.*.new-*                   being written, with a lock; the next process that opens the store removes those whose writer was killed
 //

@@ -49,17 +49,28 @@ func (s *Store) Resolve(ctx context.Context, ref string) (*Image, error) {
 	return image, pullErr
 }
 
-// find returns the record of the image that a user calls ref: the names that images were imported under come before those of registries.
-func (s *Store) find(ref string, parsed reference) (*Image, error) {
+// recordNames returns what the image that a user calls ref may be called in a store: the names that images were imported under come before
+// those of registries.
+func recordNames(ref string, parsed reference) (names []string) {
 	if parsed.transport == transportRegistry && validName(ref) {
-		if image, err := s.load(ref); err == nil || !errors.Is(err, ErrNotFound) {
+		names = append(names, ref)
+	}
+	if parsed.name != "" {
+		names = append(names, parsed.name)
+	}
+	return names
+}
+
+// find returns the record of the image that a user calls ref.
+func (s *Store) find(ref string, parsed reference) (*Image, error) {
+	err := ErrNotFound
+	for _, name := range recordNames(ref, parsed) {
+		var image *Image
+		if image, err = s.load(name); !errors.Is(err, ErrNotFound) {
 			return image, err
 		}
 	}
-	if parsed.name == "" {
-		return nil, ErrNotFound
-	}
-	return s.load(parsed.name)
+	return nil, err
 }
 
 // DefaultName is the image of VMs that name none: AGENTVM_IMAGE, else "alpine".

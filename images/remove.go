@@ -24,17 +24,18 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	defer unlock()
-	record := parsed.name
-	if image, err := s.find(name, parsed); err == nil {
-		record = image.Name
-	}
 	found := false
-	for _, a := range wanted(s.want) {
-		err := os.Remove(s.recordPath(record, a))
-		if err != nil && !os.IsNotExist(err) {
-			return fmt.Errorf("remove image %s: %w", name, err)
+	for _, record := range recordNames(name, parsed) {
+		for _, a := range wanted(s.want) {
+			err := os.Remove(s.recordPath(record, a))
+			if err != nil && !os.IsNotExist(err) {
+				return fmt.Errorf("remove image %s: %w", name, err)
+			}
+			found = found || err == nil
 		}
-		found = found || err == nil
+		if found {
+			break
+		}
 	}
 	if !found {
 		return fmt.Errorf("remove image: %w", s.notFound(name))

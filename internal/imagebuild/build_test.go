@@ -3,6 +3,7 @@ package imagebuild
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -448,4 +449,65 @@ func FuzzDockerfile(f *testing.F) {
 func matches(pattern, text string) bool {
 	ok, err := regexp.MatchString("(?s)"+pattern, text)
 	return err == nil && ok
+}
+
+// importFor puts an image called app/base for an architecture into the store, with one file that names it.
+func importFor(t *testing.T, store *images.Store, a platform.Architecture) {
+	t.Helper()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "is", Mode: 0o644, Size: int64(len(a))}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte(a)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.For(a).Import(t.Context(), "app/base", &archive); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPlatform builds for each platform from bases of one name: a FROM has that of the image unless it names another, and so have the
+// images that COPY --from names.
+func TestPlatform(t *testing.T) {
+	const dockerfile = `FROM --platform=linux/riscv64 app/base AS fixed
+FROM --platform=$BUILDPLATFORM app/base AS built
+FROM app/base
+ARG TARGETARCH
+ARG TARGETPLATFORM
+ARG TARGETVARIANT
+ENV SEEN=$TARGETARCH,$TARGETPLATFORM,$TARGETVARIANT
+COPY --from=fixed /is /fixed
+COPY --from=built /is /built
+COPY --from=app/base /is /copied
+`
+	o := options(t, dockerfile, nil)
+	for _, a := range platform.Supported() {
+		importFor(t, o.Store, a)
+	}
+	for _, given := range []platform.Architecture{"", platform.ARM64} {
+		o.Platform = given
+		of := cmp.Or(given, platform.RISCV64)
+		image, err := Build(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if image.Architecture != of || !slices.Contains(image.Env, "SEEN="+string(of)+","+of.Platform()+",") {
+			t.Errorf("built for %q: %+v", given, image)
+		}
+		file := func(content platform.Architecture) string { return "0644 0:0 " + string(content) }
+		wantFiles(t, contents(t, o, image), map[string]string{"is": file(of), "fixed": file(platform.RISCV64), "built": file(of), "copied": file(of)})
+	}
+	for _, a := range platform.Supported() {
+		if image, err := o.Store.For(a).Find("app"); err != nil || image.Architecture != a {
+			t.Errorf("the store has %+v for %s, %v", image, a, err)
+		}
+	}
+	o.Dockerfile, o.Platform = []byte("FROM --platform=arm64 scratch\nCOPY --from=app/base /is /is\n"), ""
+	if image, err := Build(t.Context(), o); err != nil || image.Architecture != platform.ARM64 || contents(t, o, image)["is"] != "0644 0:0 arm64" {
+		t.Errorf("a stage that names its platform is %+v, %v", image, err)
+	}
 }
