@@ -23,8 +23,8 @@ import (
 type provenance struct {
 	Sources  string `json:"sources_sha256"`
 	Archives []struct {
-		Architecture string `json:"architecture"`
-		SHA256       string `json:"archive_sha256"`
+		Architecture platform.Architecture `json:"architecture"`
+		SHA256       string                `json:"archive_sha256"`
 	} `json:"archives"`
 }
 
@@ -38,12 +38,11 @@ func TestBuiltinIsUpToDate(t *testing.T) {
 	if err := json.Unmarshal(text, &recorded); err != nil {
 		t.Fatal(err)
 	}
+	if len(recorded.Archives) != len(builtinRoots) {
+		t.Errorf("%d archives are recorded, the program has %d", len(recorded.Archives), len(builtinRoots))
+	}
 	for _, archive := range recorded.Archives {
-		content, err := os.ReadFile(filepath.Join("busybox", archive.Architecture+".tar.zst"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := hashOf(content); got != archive.SHA256 {
+		if got := hashOf(builtinRoots[archive.Architecture]); got != archive.SHA256 {
 			t.Errorf("the archive for %s has sha256 %s, recorded is %s: run images/busybox/build.sh", archive.Architecture, got, archive.SHA256)
 		}
 	}
@@ -99,7 +98,7 @@ func TestBuiltin(t *testing.T) {
 
 // TestBuiltinOfAnotherVersion replaces the root that an older program has stored: another tree, and the same with another compression.
 func TestBuiltinOfAnotherVersion(t *testing.T) {
-	for name, older := range map[string][]byte{"tree": makeTar(t, []entry{file("older", nil)}), "gzip": compress(t, unpacked(t, builtinRoot), toGzip)} {
+	for name, older := range map[string][]byte{"tree": makeTar(t, []entry{file("older", nil)}), "gzip": compress(t, unpacked(t, builtinRoots[platform.RISCV64]), toGzip)} {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, "http://127.0.0.1:1")
 			stored, err := s.addArchive(t.Context(), Image{Name: BuiltinName, Ref: "builtin"}, bytes.NewReader(older), nil)
@@ -135,30 +134,35 @@ func unpacked(t testing.TB, archive []byte) []byte {
 // TestBuiltinRegistersNoFrames holds images/busybox/build.sh to what it changes: the tables of stack frames that busybox would
 // register end before the first that belongs to its code.
 func TestBuiltinRegistersNoFrames(t *testing.T) {
-	program, err := elf.NewFile(bytes.NewReader(imagestest.Busybox(t)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	frames := program.Section(".eh_frame")
-	if frames == nil {
-		t.Fatal("busybox has no section .eh_frame: build.sh need not change it any more")
-	}
-	table, err := frames.Data()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const ofTheStartCode = 3
-	records := 0
-	for len(table) >= 4 {
-		size := uint64(binary.LittleEndian.Uint32(table)) + 4
-		if size == 4 || size > uint64(len(table)) {
-			break
+	for architecture, machine := range map[platform.Architecture]elf.Machine{platform.RISCV64: elf.EM_RISCV, platform.ARM64: elf.EM_AARCH64} {
+		program, err := elf.NewFile(bytes.NewReader(imagestest.Busybox(t, architecture)))
+		if err != nil {
+			t.Fatal(err)
 		}
-		table = table[size:]
-		records++
-	}
-	if records > ofTheStartCode {
-		t.Errorf("%d records of stack frames, want at most %d", records, ofTheStartCode)
+		if program.Machine != machine {
+			t.Errorf("busybox for %s is for %v", architecture, program.Machine)
+		}
+		frames := program.Section(".eh_frame")
+		if frames == nil {
+			t.Fatalf("busybox for %s has no section .eh_frame: build.sh need not change it any more", architecture)
+		}
+		table, err := frames.Data()
+		if err != nil {
+			t.Fatal(err)
+		}
+		const ofTheStartCode = 3
+		records := 0
+		for len(table) >= 4 {
+			size := uint64(binary.LittleEndian.Uint32(table)) + 4
+			if size == 4 || size > uint64(len(table)) {
+				break
+			}
+			table = table[size:]
+			records++
+		}
+		if records > ofTheStartCode {
+			t.Errorf("busybox for %s: %d records of stack frames, want at most %d", architecture, records, ofTheStartCode)
+		}
 	}
 }
 

@@ -256,22 +256,21 @@ func isHex(s string, length int) bool {
 // BuiltinName is the image that needs no network: BusyBox, statically linked, and the few files around it.
 const BuiltinName = "busybox"
 
-// builtinRoot is made by images/busybox/build.sh from the package that busybox/provenance.json names.
-//
-//go:embed busybox/riscv64.tar.zst
-var builtinRoot []byte
+// The roots are made by images/busybox/build.sh from the packages that busybox/provenance.json names.
+var (
+	//go:embed busybox/riscv64.tar.zst
+	builtinRISCV64 []byte
+	//go:embed busybox/arm64.tar.zst
+	builtinARM64 []byte
+)
 
-// builtinRoots are the archives of the built-in image.
-var builtinRoots = map[platform.Architecture][]byte{platform.RISCV64: builtinRoot}
+// builtinRoots are the archives of the image that is compiled into the program.
+var builtinRoots = map[platform.Architecture][]byte{platform.RISCV64: builtinRISCV64, platform.ARM64: builtinARM64}
 
 // addBuiltin makes the image that is compiled into the program. Its archive goes into the store like an imported one.
 func (s *Store) addBuiltin(ctx context.Context, progress ProgressFunc) (*Image, error) {
 	a := wanted(s.want)[0]
-	root := builtinRoots[a]
-	if root == nil {
-		return nil, fmt.Errorf("%w: it is not built in for %s: name another, as %s", ErrNotFound, a.Platform(), AlpineName)
-	}
-	return s.addArchive(ctx, Image{Name: BuiltinName, Ref: "builtin", Architecture: a}, bytes.NewReader(root), progress)
+	return s.addArchive(ctx, Image{Name: BuiltinName, Ref: "builtin", Architecture: a}, bytes.NewReader(builtinRoots[a]), progress)
 }
 
 // stale reports whether image is the built-in one of another version of this program.

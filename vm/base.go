@@ -12,6 +12,7 @@ import (
 
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/storage/checkpoint"
@@ -61,7 +62,7 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 		m.Kernel, errs[1] = kernel.Digest()
 	}
 	if r.origin == nil {
-		m.Supervisor = supervisor.Digest()
+		m.Supervisor = supervisor.Digest(platform.RISCV64)
 	}
 	return m, errors.Join(errs[:]...)
 }

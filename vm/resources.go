@@ -115,7 +115,7 @@ func (r *resources) unpackLinux(c Config) error {
 		return err
 	}))
 	g.Go(timed(c, "initramfs", func() error {
-		program, err := supervisor.Binary()
+		program, err := supervisor.Binary(platform.RISCV64)
 		if err == nil {
 			r.initramfs = initramfs.Of(program)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
@@ -66,7 +67,7 @@ func bootForExport(ctx context.Context, image *images.Image, disk *images.RootDi
 	if linux.Kernel, err = kernel.Image(); err != nil {
 		return nil, err
 	}
-	program, err := supervisor.Binary()
+	program, err := supervisor.Binary(platform.RISCV64)
 	if err != nil {
 		return nil, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 )
@@ -68,7 +69,7 @@ func (c *cli) versionCommand() *cobra.Command {
 }
 
 func currentVersions() (versions, error) {
-	program, err := supervisor.Binary()
+	program, err := supervisor.Binary(platform.RISCV64)
 	if err != nil {
 		return versions{}, err
 	}

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the built-in root file systems: Debian's busybox-static with four bytes changed (see quicken), the links of `applets` and the
-# files of root/ -> riscv64.tar.zst and provenance.json.
+# files of root/ -> ARCHITECTURE.tar.zst and provenance.json.
 #
 #   images/busybox/build.sh [OUT]     OUT: where the results go (default: this directory)
 #
@@ -13,7 +13,7 @@ package=busybox-static
 version=1:1.37.0-6+b9
 suite=trixie
 built_using='busybox 1:1.37.0-6, glibc 2.41-12+deb13u4'
-architectures=riscv64
+architectures='riscv64 arm64'
 
 # What is pinned of each architecture. SOURCE_DATE_EPOCH is the modification time of every file in the archive: that of busybox itself
 # in the package. frames_offset is where busybox has the tables of stack frames that its start code registers, frames_bytes what is
@@ -25,6 +25,12 @@ pin() {
 		busybox_sha256=659d3048d0849dcd03308ece5214c896f657dde1c76ab7a30e9727e3ed8d309b
 		SOURCE_DATE_EPOCH=1783876867
 		frames_offset=$((0x164130)) frames_bytes=10000000 changed_on=2026-11-22
+		;;
+	arm64)
+		deb_sha256=c833be48abfa16bc19c4966ec93e289ff1ce5d2f1476cad3a57bd105378cd15c
+		busybox_sha256=7d93682be37cf6ed46699f6fff546b80bf133cf8ec342c2d04bc23387f78bc34
+		SOURCE_DATE_EPOCH=1783876312
+		frames_offset=$((0x1b05d8)) frames_bytes=10000000 changed_on=2026-11-30
 		;;
 	esac
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/klauspost/compress/zstd"
+
+	"agentvm/internal/host/platform"
 )
 
 // FolderEnv names the folder with the release files. Without it the folder shared/images beside the repository is used.
@@ -99,15 +101,15 @@ func repository() string {
 	}
 }
 
-// BuiltinArchive is the file of the built-in root: a tar archive, compressed with zstd.
-func BuiltinArchive() string {
-	return filepath.Join(repository(), "images", "busybox", "riscv64.tar.zst")
+// BuiltinArchive is the file of the built-in root for an architecture: a tar archive, compressed with zstd.
+func BuiltinArchive(architecture platform.Architecture) string {
+	return filepath.Join(repository(), "images", "busybox", string(architecture)+".tar.zst")
 }
 
-// Busybox is the program of the built-in root.
-func Busybox(tb testing.TB) []byte {
+// Busybox is the program of the built-in root for an architecture.
+func Busybox(tb testing.TB, architecture platform.Architecture) []byte {
 	tb.Helper()
-	file, err := os.Open(BuiltinArchive())
+	file, err := os.Open(BuiltinArchive(architecture))
 	if err != nil {
 		tb.Fatal(err)
 	}

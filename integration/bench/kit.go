@@ -17,6 +17,7 @@ import (
 	"agentvm/images"
 	"agentvm/images/imagestest"
 	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 )
@@ -116,7 +117,7 @@ func (k *kit) writeBootFiles() error {
 	if err != nil {
 		return err
 	}
-	program, err := supervisor.Binary()
+	program, err := supervisor.Binary(platform.RISCV64)
 	if err != nil {
 		return err
 	}

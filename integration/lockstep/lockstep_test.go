@@ -20,6 +20,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/images/imagestest"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
@@ -243,7 +244,7 @@ func bootArchive(t *testing.T) []byte {
 	}
 	return initramfs.Archive(
 		initramfs.Directory("dev"), initramfs.Directory("root"), initramfs.Directory("bin"), initramfs.Device("dev/console", 0o600, 5, 1),
-		initramfs.Program("bin/busybox", imagestest.Busybox(t)), initramfs.Program("words", program),
+		initramfs.Program("bin/busybox", imagestest.Busybox(t, platform.RISCV64)), initramfs.Program("words", program),
 		initramfs.Program("work", []byte(work)), initramfs.Program("init", []byte(initProgram)),
 	)
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"agentvm/images/imagestest"
+	"agentvm/internal/host/platform"
 )
 
 // dockerImage writes an archive of docker save of the built-in root, with a file more and another hidden: dockerimage FILE NAME [WORKDIR].
@@ -41,7 +42,7 @@ func dockerImage(ts *testscript.TestScript, _ bool, args []string) {
 		ExposedPorts: map[string]struct{}{"80/tcp": {}}, StopSignal: "SIGUSR1", Volumes: map[string]struct{}{"/var/data": {}},
 		Healthcheck: &v1.HealthConfig{Test: []string{"CMD-SHELL", "test -e /tmp/well"}, Interval: time.Second, Retries: 2},
 	}
-	ts.Check(imagestest.WriteDockerArchive(ts.MkAbs(args[0]), args[1], config, imagestest.BuiltinArchive(), layer))
+	ts.Check(imagestest.WriteDockerArchive(ts.MkAbs(args[0]), args[1], config, imagestest.BuiltinArchive(platform.RISCV64), layer))
 }
 
 // wasmFile writes a WASI program that exits with a code, traps, or prints its arguments: wasm FILE CODE|trap|args.

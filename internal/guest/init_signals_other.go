@@ -1,6 +1,6 @@
-//go:build linux && !riscv64
+//go:build linux && !riscv64 && !arm64
 
 package guest
 
-// handleReserved does nothing on other processors than the guest's, where this process is never PID 1.
+// handleReserved does nothing on other processors than guests have, where this process is never PID 1.
 func handleReserved(...uintptr) {}

@@ -27,6 +27,7 @@ import (
 	"agentvm/images/storetest"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/guest/supervisor"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/test/qemutest"
@@ -113,7 +114,7 @@ func (m *qemuMachine) off(t *testing.T) string {
 
 func firstRoot(t testing.TB) []byte {
 	t.Helper()
-	program, err := supervisor.Binary()
+	program, err := supervisor.Binary(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/images/imagestest"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 )
@@ -101,7 +102,7 @@ func busyboxInitramfs(t *testing.T) []byte {
 	var archive bytes.Buffer
 	addToArchive(&archive, "dev", 0o040755, nil)
 	addToArchive(&archive, "bin", 0o040755, nil)
-	addToArchive(&archive, "bin/busybox", 0o100755, imagestest.Busybox(t))
+	addToArchive(&archive, "bin/busybox", 0o100755, imagestest.Busybox(t, platform.RISCV64))
 	addToArchive(&archive, "init", 0o100755, []byte(busyboxWork))
 	addToArchive(&archive, "TRAILER!!!", 0, nil)
 	return archive.Bytes()

@@ -7,11 +7,12 @@ import (
 	"testing"
 )
 
-// The bounds are what has been reached; whoever lowers the figures lowers them. scripts/release has the bound of a release's programs.
+// The bounds are what has been reached; whoever lowers the figures lowers them. Of maxSize, 2,500,000 are the supervisor and BusyBox for
+// arm64. scripts/release has the bound of a release's programs.
 const (
 	maxModules = 73
 	maxBytes   = 123_200_000
-	maxSize    = 48_750_000
+	maxSize    = 51_250_000
 )
 
 func TestFootprint(t *testing.T) {

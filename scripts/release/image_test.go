@@ -24,7 +24,7 @@ import (
 )
 
 // maxImage is how large the layers of an image may be together, compressed, in bytes.
-const maxImage = 35_000_000
+const maxImage = 37_500_000
 
 // checkContainer looks at the images of the archive of containers, and runs the one for this host.
 func checkContainer(t *testing.T, dir, image, platforms string) {

@@ -1,4 +1,4 @@
-//go:build linux
+//go:build linux && (riscv64 || arm64)
 
 package guest
 
@@ -16,9 +16,11 @@ func quietHandlerAddress() uintptr
 func handleReserved(signals ...uintptr) {
 	const onStack, restart = 0x08000000, 0x10000000 // SA_ONSTACK, SA_RESTART
 	action := struct {
-		handler, flags, mask uint64
-	}{uint64(quietHandlerAddress()), onStack | restart, 0}
+		handler, flags uint64
+		rest           [2]uint64 // the mask; on arm64 the restorer, which the kernel has itself, and the mask
+	}{handler: uint64(quietHandlerAddress()), flags: onStack | restart}
+	const maskSize = 8
 	for _, s := range signals {
-		_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action.mask), 0, 0)
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&action)), 0, maskSize, 0, 0)
 	}
 }
