@@ -393,6 +393,24 @@ func arm64QEMU(t *testing.T, cpu, program string, count int) []arm64Block {
 
 func arm64Run(t *testing.T, p *Program, program string, count int) []arm64Block {
 	t.Helper()
+	var blocks []arm64Block
+	arm64RunProgram(t, p, program, func(file *elf.File, ram []byte) {
+		symbols, err := file.Symbols()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range symbols {
+			if s.Name == "blocks" {
+				blocks = arm64Decode(t, ram[s.Value-RAMBase:], count)
+			}
+		}
+	})
+	return blocks
+}
+
+// arm64RunProgram runs a program until it powers off, and calls results with its file and what it has left in RAM.
+func arm64RunProgram(t *testing.T, p *Program, program string, results func(file *elf.File, ram []byte)) {
+	t.Helper()
 	m, err := p.NewMachine(t.Context(), Config{Memory: 128 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -408,15 +426,11 @@ func arm64Run(t *testing.T, p *Program, program string, count int) []arm64Block 
 	}
 	defer func() { _ = file.Close() }()
 	for _, segment := range file.Progs {
-		if segment.Type == elf.PT_LOAD {
+		if segment.Type == elf.PT_LOAD && segment.Filesz != 0 {
 			if _, err := segment.ReadAt(ram[segment.Vaddr-RAMBase:][:segment.Filesz], 0); err != nil {
 				t.Fatal(err)
 			}
 		}
-	}
-	symbols, err := file.Symbols()
-	if err != nil {
-		t.Fatal(err)
 	}
 	m.markRAM(0, uint64(len(ram)))
 	hart, ok := m.memory.Read(m.layout.Hart, 776)
@@ -432,11 +446,5 @@ func arm64Run(t *testing.T, p *Program, program string, count int) []arm64Block 
 		hart, _ = m.memory.Read(m.layout.Hart, 1200)
 		t.Fatalf("%+v, %v; pc %#x, esr %#x", exit, err, binary.LittleEndian.Uint64(hart[768:]), hart)
 	}
-	for _, s := range symbols {
-		if s.Name == "blocks" {
-			return arm64Decode(t, ram[s.Value-RAMBase:], count)
-		}
-	}
-	t.Fatal("the program has no blocks")
-	return nil
+	results(file, ram)
 }

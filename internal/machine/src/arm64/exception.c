@@ -15,7 +15,7 @@ void select_stack(uint32_t select) { enter_state(hart.el, select); }
 
 static uint64_t saved_state(void) {
     uint64_t mode = hart.el == 0 ? 0 : 4 | hart.sp_select;
-    return nzcv() | (hart.pstate & (PSTATE_DAIF | PSTATE_PAN | PSTATE_SS | PSTATE_IL)) | mode;
+    return nzcv() | (hart.pstate & (PSTATE_DAIF | PSTATE_PAN | PSTATE_IL)) | mode;
 }
 
 static void enter_el1(uint64_t offset) {
@@ -47,14 +47,14 @@ void take_interrupt(void) {
 
 bool exception_return(void) {
     uint64_t state = hart.spsr, mode = state & 31;
-    hart.pc = hart.elr;
+    hart.pc = code_address(hart.elr);
     hart.exclusive = ~0ull;
     set_nzcv(state);
     if (mode != 0 && mode != 4 && mode != 5) { // D1.3.4: an illegal return keeps the exception level and sets IL
         hart.pstate = (state & (PSTATE_DAIF | PSTATE_PAN)) | PSTATE_IL;
         return true;
     }
-    hart.pstate = state & (PSTATE_DAIF | PSTATE_PAN | PSTATE_SS | PSTATE_IL);
+    hart.pstate = state & (PSTATE_DAIF | PSTATE_PAN | PSTATE_IL); // there is no software step
     enter_state(mode == 0 ? 0 : 1, mode & 1);
     return true;
 }

@@ -2,6 +2,7 @@
 // an exclusive pair also compares the values, so that no other store has to look at the reservation.
 #include "hart.h"
 
+// misaligned: a fault that a load would have is a load's, of what loads and stores, too (D24.2.40, WnR).
 static bool misaligned(uint64_t va, uint32_t size, bool writes) {
     if ((va & (size - 1)) == 0) return false;
     raise(SYNDROME(hart.el == 0 ? EC_DATA_LOWER : EC_DATA, FAULT_ALIGNMENT | (writes ? ESR_WNR : 0)), va);
@@ -42,7 +43,7 @@ static bool store_exclusive(uint32_t w, uint64_t va, uint32_t size, bool is_pair
     if (misaligned(va, is_pair ? 2 * size : size, true)) return false;
     bool done = false;
     if (hart.exclusive == va) {
-        uint8_t *at = atomic_pointer(va, is_pair ? 2 * size : size);
+        uint8_t *at = atomic_pointer(va, false);
         if (at == NULL) return false;
         done = read_at(at, size) == hart.exclusive_value[0] && (!is_pair || read_at(at + size, size) == hart.exclusive_value[1]);
         if (done) write_at(at, xzr(rd_of(w)), size);
@@ -83,7 +84,7 @@ static uint64_t combined(unsigned operation, uint64_t old, uint64_t v, uint32_t 
 
 static bool compare_and_swap(uint32_t w, uint64_t va, uint32_t size) {
     unsigned rs = rm_of(w);
-    uint8_t *at = atomic_pointer(va, size);
+    uint8_t *at = atomic_pointer(va, true);
     if (at == NULL) return false;
     uint64_t old = read_at(at, size), mask = size == 8 ? ~0ull : (1ull << 8 * size) - 1;
     if (old == (xzr(rs) & mask)) write_at(at, xzr(rd_of(w)), size);
@@ -93,7 +94,7 @@ static bool compare_and_swap(uint32_t w, uint64_t va, uint32_t size) {
 
 static bool compare_and_swap_pair(uint32_t w, uint64_t va, uint32_t size) {
     unsigned rs = rm_of(w), rt = rd_of(w);
-    uint8_t *at = atomic_pointer(va, 2 * size);
+    uint8_t *at = atomic_pointer(va, true);
     if (at == NULL) return false;
     uint64_t first = read_at(at, size), second = read_at(at + size, size), mask = size == 8 ? ~0ull : 0xffffffff;
     if (first == (xzr(rs) & mask) && second == (xzr(rs + 1) & mask)) {
@@ -110,12 +111,12 @@ bool execute_atomic(unsigned id, uint32_t w) {
     uint64_t va = hart.x[rn_of(w)];
     if (id == ID_CASP_W || id == ID_CASP_X) {
         uint32_t size = w >> 30 & 1 ? 8 : 4;
-        return !misaligned(va, 2 * size, true) && compare_and_swap_pair(w, va, size);
+        return !misaligned(va, 2 * size, false) && compare_and_swap_pair(w, va, size);
     }
     uint32_t size = 1u << (w >> 30);
-    if (misaligned(va, size, true)) return false;
+    if (misaligned(va, size, false)) return false;
     if ((w >> 24 & 63) == 8) return compare_and_swap(w, va, size);
-    uint8_t *at = atomic_pointer(va, size);
+    uint8_t *at = atomic_pointer(va, true);
     if (at == NULL) return false;
     uint64_t old = read_at(at, size);
     write_at(at, combined(field(w, 12, 4), old, xzr(rm_of(w)), size), size);

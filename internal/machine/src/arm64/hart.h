@@ -48,6 +48,8 @@ enum fault { FAULT_ADDRESS_SIZE = 0x00, FAULT_TRANSLATION = 0x04, FAULT_ACCESS_F
 #define SCTLR_SPAN (1ull << 23)
 #define SCTLR_UCI (1ull << 26)
 
+#define MDSCR_TDCC (1ull << 12)
+
 #define CPACR_FPEN (3ull << 20)
 
 #define PSTATE_N (1ull << 31)
@@ -56,7 +58,6 @@ enum fault { FAULT_ADDRESS_SIZE = 0x00, FAULT_TRANSLATION = 0x04, FAULT_ACCESS_F
 #define PSTATE_V (1ull << 28)
 #define PSTATE_NZCV (15ull << 28)
 #define PSTATE_PAN (1ull << 22)
-#define PSTATE_SS (1ull << 21)
 #define PSTATE_IL (1ull << 20)
 #define PSTATE_D (1ull << 9)
 #define PSTATE_A (1ull << 8)
@@ -115,7 +116,7 @@ struct hart_state {
     uint32_t stop_code;
     uint32_t fpcr, fpsr;
     uint32_t irq;           // the interrupt controller's line
-    uint64_t pstate;        // DAIF, PAN, SS and IL; the flags and the exception level are above
+    uint64_t pstate;        // DAIF, PAN and IL; the flags and the exception level are above
     uint64_t sp_el0, sp_el1; // of the stack pointer that is not in use; SPSel says which is
     uint32_t sp_select, unused;
 
@@ -212,9 +213,10 @@ bool condition_holds(unsigned condition);
 // mmu.c. After an exception hart.cause is not 0 and results are meaningless. `unprivileged` accesses are checked as EL0's.
 uint64_t load(uint64_t va, uint32_t size, bool unprivileged);
 void store(uint64_t va, uint64_t value, uint32_t size, bool unprivileged);
-uint8_t *atomic_pointer(uint64_t va, uint32_t size); // for what reads and writes; NULL after an exception
+uint8_t *atomic_pointer(uint64_t va, bool loads); // to write; NULL after an exception
 bool can_write(uint64_t va, uint32_t size);          // of several registers none is stored unless all can be
 struct code_page *fetch_page(uint64_t va);           // NULL after an exception
+uint64_t code_address(uint64_t va);                  // what the processor makes of an address that it branches to
 void zero_block(uint64_t va);
 void tlb_flush_all(void);
 void tlb_forget_jumps(void);

@@ -67,20 +67,22 @@ resume:
     if (n <= 0 || hart.wait || hart.stop) goto leave; // exceptions alone use up the budget, too
     tlb = current_tlb();
     pc = hart.pc;
-    if ((hart.pstate & PSTATE_IL) != 0) {
-        raise(SYNDROME(EC_ILLEGAL_STATE, 0), 0);
+    if ((hart.pstate & PSTATE_IL) != 0 && (pc & 3) == 0) { // what is wrong with the address comes first (D1.3.5.5)
+        if (fetch_page(pc) != NULL) raise(SYNDROME(EC_ILLEGAL_STATE, 0), 0);
         goto exception_at_pc;
     }
 jump: {
     const struct tlb_entry *e = TLB_ENTRY(code, pc);
     const struct code_page *page;
     if ((pc & 3) != 0) {
+        pc = code_address(pc);
         raise(SYNDROME(EC_PC_ALIGNMENT, 0), pc);
         goto exception_at_pc;
     }
     if (LIKELY(e->tag == (pc & PAGE_MASK))) {
         page = (const struct code_page *)(uintptr_t)e->addend;
     } else {
+        pc = code_address(pc); // the TLB has none of code with a tag
         page = fetch_page(pc);
         if (page == NULL) goto exception_at_pc;
         if (hart.stop) { // the TLB knows the page: the next slice continues with it

@@ -28,11 +28,14 @@ enum access { ACCESS_READ, ACCESS_WRITE, ACCESS_FETCH };
 #define TABLE_READ_ONLY (1ull << 62) // APTable[1]
 #define DESC_ADDRESS 0x0000fffffffff000ull
 
+enum { PHYSICAL_BITS = 40 }; // ID_AA64MMFR0_EL1.PARange
+
 static inline uint8_t *ram_byte(uint64_t gpa) { return gpa - RAM_BASE < ram_bytes ? ram + (uint32_t)(gpa - RAM_BASE) : NULL; }
 static inline uint64_t *ram_entry(uint64_t gpa) { return (uint64_t *)ram_byte(gpa); } // aligned, so all of it is there
 
 struct mapping {
     uint64_t gpa;
+    uint64_t desc;  // its descriptor, 0 without translation
     bool user_page; // EL0 may access it
     bool may_write; // the descriptor says so now
     bool global;    // the same in all address spaces
@@ -49,29 +52,45 @@ static bool permitted(uint64_t desc, uint64_t tables, enum access access, unsign
     bool user = (desc & DESC_USER) != 0 && (tables & TABLE_NO_USER) == 0;
     bool read_only = (desc & DESC_READ_ONLY) != 0 || (tables & TABLE_READ_ONLY) != 0;
     bool wxn = (hart.sctlr & SCTLR_WXN) != 0 && !read_only;
-    if (access == ACCESS_FETCH) {
-        if (el == 0) return user && ((desc & DESC_UXN) | (tables & TABLE_UXN)) == 0 && !wxn;
-        return ((desc & DESC_PXN) | (tables & TABLE_PXN)) == 0 && !(user && !read_only) && !wxn; // D8.4.1: what EL0 can write, EL1 does not execute
+    if (access == ACCESS_FETCH) { // D8.4.1: EL0 may execute what it may not read, and EL1 not what EL0 can write
+        if (el == 0) return ((desc & DESC_UXN) | (tables & TABLE_UXN)) == 0 && !(user && wxn);
+        return ((desc & DESC_PXN) | (tables & TABLE_PXN)) == 0 && !(user && !read_only) && !wxn;
     }
     if (el == 0 ? !user : user && (hart.pstate & PSTATE_PAN) != 0) return false;
     return access == ACCESS_READ || !read_only;
+}
+
+// without_tag is va as it is translated: the top byte may be the program's own (D8.8.1, TCR_EL1.TBI0 and TBI1).
+static uint64_t without_tag(uint64_t va) {
+    bool tagged = (hart.tcr & (va >> 55 & 1 ? TCR_TBI1 : TCR_TBI0)) != 0;
+    return tagged ? (uint64_t)((int64_t)(va << 8) >> 8) : va;
+}
+
+uint64_t code_address(uint64_t va) { return without_tag(va); } // D8.8.3: PC has no tag
+
+// beyond_memory tells physical addresses that the processor does not have, or the kernel has no use for (TCR_EL1.IPS).
+static bool beyond_memory(uint64_t gpa) {
+    static const uint8_t bits[] = {32, 36, PHYSICAL_BITS, PHYSICAL_BITS, PHYSICAL_BITS, PHYSICAL_BITS, PHYSICAL_BITS, PHYSICAL_BITS};
+    return gpa >> bits[hart.tcr >> 32 & 7] != 0;
 }
 
 // translate finds the guest physical address of va for an access of exception level el. It raises an exception and returns false when there is none.
 static bool translate(uint64_t va, enum access access, unsigned el, struct mapping *m) {
     slow(SLOW_TRANSLATE);
     if ((hart.sctlr & SCTLR_M) == 0) {
-        *m = (struct mapping){.gpa = va, .user_page = true, .may_write = true, .global = true, .shift = 12};
+        uint64_t gpa = without_tag(va);
+        if (gpa >> PHYSICAL_BITS != 0) return abort_access(va, access, el, FAULT_ADDRESS_SIZE);
+        *m = (struct mapping){.gpa = gpa, .user_page = true, .may_write = true, .global = true, .shift = 12};
         return true;
     }
     bool upper = va >> 55 & 1;
-    bool tagged = (hart.tcr & (upper ? TCR_TBI1 : TCR_TBI0)) != 0;
     unsigned size = upper ? hart.tcr >> 16 & 63 : hart.tcr & 63, bits = 64 - (size < 16 ? 16 : size > 39 ? 39 : size);
-    uint64_t above = (tagged ? (uint64_t)((int64_t)(va << 8) >> 8) : va) >> bits;
+    uint64_t above = without_tag(va) >> bits;
     unsigned level = bits > 39 ? 0 : bits > 30 ? 1 : 2;
     if (above != (upper ? ~0ull >> bits : 0)) return abort_access(va, access, el, FAULT_TRANSLATION);
     if ((hart.tcr & (upper ? TCR_EPD1 : TCR_EPD0)) != 0) return abort_access(va, access, el, FAULT_TRANSLATION);
     uint64_t table = (upper ? hart.ttbr1 : hart.ttbr0) & 0x0000fffffffffffeull, tables = 0;
+    if (beyond_memory(table)) return abort_access(va, access, el, FAULT_ADDRESS_SIZE);
     unsigned top = bits - (39 - 9 * level); // index bits of the first table
     for (;; level++) {
         unsigned shift = 39 - 9 * level;
@@ -81,6 +100,7 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
         uint64_t desc = *entry;
         if ((desc & DESC_VALID) == 0 || ((desc & DESC_TABLE) == 0 && (level == 0 || level == 3)))
             return abort_access(va, access, el, FAULT_TRANSLATION + level);
+        if (beyond_memory(desc & DESC_ADDRESS)) return abort_access(va, access, el, FAULT_ADDRESS_SIZE + level);
         if ((desc & DESC_TABLE) != 0 && level < 3) {
             tables |= desc;
             table = desc & DESC_ADDRESS;
@@ -91,7 +111,7 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
             if ((hart.tcr & TCR_HA) == 0) return abort_access(va, access, el, FAULT_ACCESS_FLAG + level);
             wanted |= DESC_AF;
         }
-        bool tracked = (hart.tcr & TCR_HD) != 0 && (desc & DESC_DBM) != 0;
+        bool tracked = (hart.tcr & (TCR_HA | TCR_HD)) == (TCR_HA | TCR_HD) && (desc & DESC_DBM) != 0;
         if (tracked && access == ACCESS_WRITE) wanted &= ~DESC_READ_ONLY;
         if (!permitted(wanted, tables, access, el)) return abort_access(va, access, el, FAULT_PERMISSION + level);
         if (wanted != desc) {
@@ -100,6 +120,7 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
         }
         *m = (struct mapping){
             .gpa = (desc & DESC_ADDRESS & ~inside) | (va & inside),
+            .desc = desc,
             .user_page = (desc & DESC_USER) != 0 && (tables & TABLE_NO_USER) == 0,
             .may_write = permitted(desc, tables, ACCESS_WRITE, el),
             .global = (desc & DESC_NOT_GLOBAL) == 0,
@@ -156,6 +177,8 @@ static uint8_t *data_pointer(uint64_t va, enum access access, unsigned el, uint6
 
 static bool same_page(uint64_t va, uint32_t size) { return ((va ^ (va + size - 1)) & ~(uint64_t)(PAGE_SIZE - 1)) == 0; }
 
+static uint64_t next_page(uint64_t va) { return (va | (PAGE_SIZE - 1)) + 1; }
+
 static uint64_t load_bytes(const uint8_t *from, uint32_t size) {
     switch (size) {
     case 1: return *from;
@@ -210,7 +233,8 @@ bool can_write(uint64_t va, uint32_t size) {
     struct mapping m;
     struct tlb *tlb = current_tlb();
     if (same_page(va, size) && recall(tlb, tlb->write, va)) return true;
-    return translate(va, ACCESS_WRITE, hart.el, &m) && translate(va + size - 1, ACCESS_WRITE, hart.el, &m);
+    if (!translate(va, ACCESS_WRITE, hart.el, &m)) return false;
+    return same_page(va, size) || translate(next_page(va), ACCESS_WRITE, hart.el, &m);
 }
 
 // A store that crosses pages writes nothing unless both pages can be written.
@@ -220,39 +244,47 @@ void store(uint64_t va, uint64_t value, uint32_t size, bool unprivileged) {
         store_within_page(va, value, size, el);
         return;
     }
-    uint64_t second = (va + size - 1) & ~(uint64_t)(PAGE_SIZE - 1);
     struct mapping m;
-    if (!translate(va, ACCESS_WRITE, el, &m) || !translate(second, ACCESS_WRITE, el, &m)) return;
+    if (!translate(va, ACCESS_WRITE, el, &m) || !translate(next_page(va), ACCESS_WRITE, el, &m)) return;
     for (uint32_t i = 0; i < size && hart.cause == 0; i++) store_within_page(va + i, value >> (8 * i), 1, el);
 }
 
-// The caller has seen to it that the address is aligned.
-uint8_t *atomic_pointer(uint64_t va, uint32_t size) {
-    (void)size;
+// The caller has seen to it that the address is aligned. A fault of what `loads` that a load would have is a load's (D24.2.40, WnR).
+uint8_t *atomic_pointer(uint64_t va, bool loads) {
     uint64_t gpa = 0;
+    struct mapping m;
     struct tlb *tlb = current_tlb();
     uint8_t *host = cached(tlb, tlb->write, va);
-    if (host == NULL) host = data_pointer(va, ACCESS_WRITE, hart.el, &gpa);
-    if (host == NULL && hart.cause == 0) abort_access(va, ACCESS_WRITE, hart.el, FAULT_EXTERNAL);
+    if (host == NULL && (!loads || translate(va, ACCESS_READ, hart.el, &m))) host = data_pointer(va, ACCESS_WRITE, hart.el, &gpa);
+    if (host == NULL && hart.cause == 0) abort_access(va, loads ? ACCESS_READ : ACCESS_WRITE, hart.el, FAULT_EXTERNAL);
     return host;
 }
 
-// zero_block is DC ZVA, of a block of 64 bytes (DCZID_EL0).
+// zero_block is DC ZVA, of a block of 64 bytes (DCZID_EL0). A fault has the address that the program gave.
 void zero_block(uint64_t va) {
     uint64_t gpa = 0;
     struct tlb *tlb = current_tlb();
-    va &= ~63ull;
     uint8_t *host = cached(tlb, tlb->write, va);
     if (host == NULL) host = data_pointer(va, ACCESS_WRITE, hart.el, &gpa);
-    if (host != NULL) __builtin_memset(host, 0, 64);
+    if (host != NULL) __builtin_memset(host - (va & 63), 0, 64);
     else if (hart.cause == 0) abort_access(va, ACCESS_WRITE, hart.el, FAULT_EXTERNAL);
 }
 
-// address_translate is AT: PAR_EL1 for a read or write of exception level el (C6.2, AT; D24.2.139).
+// memory_attributes are those of PAR_EL1: the byte of MAIR_EL1, and the shareability, which is outer for what is not cached (D8.6).
+static uint64_t memory_attributes(uint64_t desc) {
+    uint64_t attribute = desc == 0 ? 0 : hart.mair >> (desc >> 2 & 7) * 8 & 255, shareability = desc >> 8 & 3;
+    if (attribute >> 4 == 0 || attribute == 0x44) shareability = 2;
+    return attribute << 56 | shareability << 7;
+}
+
+// address_translate is AT: PAR_EL1 for a read or write of exception level el, whatever PAN is (C6.2, AT; D24.2.139).
 uint64_t address_translate(uint64_t va, bool write, unsigned el) {
     struct mapping m;
-    if (translate(va, write ? ACCESS_WRITE : ACCESS_READ, el, &m)) return (m.gpa & DESC_ADDRESS) | 1ull << 11;
-    uint64_t par = 1 | (uint64_t)(hart.cause & 63) << 1 | 1ull << 11;
+    uint64_t pstate = hart.pstate, par = 1ull << 11; // always one
+    hart.pstate &= ~PSTATE_PAN;
+    if (translate(va, write ? ACCESS_WRITE : ACCESS_READ, el, &m)) par |= (m.gpa & DESC_ADDRESS) | memory_attributes(m.desc);
+    else par |= 1 | (uint64_t)(hart.cause & 63) << 1;
+    hart.pstate = pstate;
     hart.cause = 0;
     return par;
 }

@@ -25,7 +25,7 @@ bool registers_adopt(const void *other) {
     hart.budget = 0;
     hart.cause = hart.recheck = hart.stop = hart.irq = 0;
     hart.wait = from->wait != 0;
-    hart.pstate &= PSTATE_DAIF | PSTATE_PAN | PSTATE_SS | PSTATE_IL;
+    hart.pstate &= PSTATE_DAIF | PSTATE_PAN | PSTATE_IL;
     hart.fpcr &= FPCR_AHP | FPCR_DN | FPCR_FZ | 3u << 22;
     hart.fpsr &= FPSR_QC | 0x9f;
     hart.cntv_ctl &= 3;

@@ -1,5 +1,6 @@
 // System registers, and the instructions of the system's group (DDI 0487, chapters C5, D23 and D24).
 #include "hart.h"
+#include "simd.h"
 #include "system.h"
 #include "wasi.h"
 
@@ -38,7 +39,7 @@ static bool at_el0(unsigned r) {
     case R(1, 3, 7, 4, 1): return (hart.sctlr & SCTLR_DZE) != 0;
     case R(1, 3, 7, 5, 1): case R(1, 3, 7, 10, 1): case R(1, 3, 7, 11, 1): case R(1, 3, 7, 12, 1): case R(1, 3, 7, 14, 1):
         return (hart.sctlr & SCTLR_UCI) != 0;
-    default: return true;
+    default: return r >> 11 != (2 << 3 | 3) || (hart.mdscr & MDSCR_TDCC) == 0; // the debug communications channel
     }
 }
 
@@ -236,6 +237,7 @@ static bool system_access(unsigned id, uint32_t w) {
         if ((r >> 11 & 7) != 3) return undefined();
         if (!at_el0(r)) return trapped(w, is_read);
     }
+    if ((r == R(3, 3, 4, 4, 0) || r == R(3, 3, 4, 4, 1)) && !fp_enabled()) return false; // FPCR, FPSR
     if (id == ID_SYSL) return undefined();
     if (id == ID_SYS) return system_operation(r, xzr(rd_of(w))) ? hart.cause == 0 : undefined();
     uint64_t v = 0;
