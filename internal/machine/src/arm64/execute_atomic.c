@@ -2,31 +2,6 @@
 // an exclusive pair also compares the values, so that no other store has to look at the reservation.
 #include "hart.h"
 
-// misaligned: a fault that a load would have is a load's, of what loads and stores, too (D24.2.40, WnR).
-static bool misaligned(uint64_t va, uint32_t size, bool writes) {
-    if ((va & (size - 1)) == 0) return false;
-    raise(SYNDROME(hart.el == 0 ? EC_DATA_LOWER : EC_DATA, FAULT_ALIGNMENT | (writes ? ESR_WNR : 0)), va);
-    return true;
-}
-
-static uint64_t read_at(const uint8_t *at, uint32_t size) {
-    switch (size) {
-    case 1: return *at;
-    case 2: return *(const unaligned16 *)at;
-    case 4: return *(const unaligned32 *)at;
-    default: return *(const unaligned64 *)at;
-    }
-}
-
-static void write_at(uint8_t *at, uint64_t value, uint32_t size) {
-    switch (size) {
-    case 1: *at = (uint8_t)value; break;
-    case 2: *(unaligned16 *)at = (uint16_t)value; break;
-    case 4: *(unaligned32 *)at = (uint32_t)value; break;
-    default: *(unaligned64 *)at = value; break;
-    }
-}
-
 static bool load_exclusive(uint32_t w, uint64_t va, uint32_t size, bool is_pair) {
     if (misaligned(va, is_pair ? 2 * size : size, false)) return false;
     uint64_t first = load(va, size, false), second = is_pair && hart.cause == 0 ? load(va + size, size, false) : 0;
@@ -45,9 +20,9 @@ static bool store_exclusive(uint32_t w, uint64_t va, uint32_t size, bool is_pair
     if (hart.exclusive == va) {
         uint8_t *at = atomic_pointer(va, false);
         if (at == NULL) return false;
-        done = read_at(at, size) == hart.exclusive_value[0] && (!is_pair || read_at(at + size, size) == hart.exclusive_value[1]);
-        if (done) write_at(at, xzr(rd_of(w)), size);
-        if (done && is_pair) write_at(at + size, xzr(ra_of(w)), size);
+        done = load_bytes(at, size) == hart.exclusive_value[0] && (!is_pair || load_bytes(at + size, size) == hart.exclusive_value[1]);
+        if (done) store_bytes(at, xzr(rd_of(w)), size);
+        if (done && is_pair) store_bytes(at + size, xzr(ra_of(w)), size);
     }
     hart.exclusive = ~0ull;
     set_xzr(rm_of(w), !done);
@@ -86,8 +61,8 @@ static bool compare_and_swap(uint32_t w, uint64_t va, uint32_t size) {
     unsigned rs = rm_of(w);
     uint8_t *at = atomic_pointer(va, true);
     if (at == NULL) return false;
-    uint64_t old = read_at(at, size), mask = size == 8 ? ~0ull : (1ull << 8 * size) - 1;
-    if (old == (xzr(rs) & mask)) write_at(at, xzr(rd_of(w)), size);
+    uint64_t old = load_bytes(at, size), mask = size == 8 ? ~0ull : (1ull << 8 * size) - 1;
+    if (old == (xzr(rs) & mask)) store_bytes(at, xzr(rd_of(w)), size);
     set_xzr(rs, old);
     return true;
 }
@@ -96,10 +71,10 @@ static bool compare_and_swap_pair(uint32_t w, uint64_t va, uint32_t size) {
     unsigned rs = rm_of(w), rt = rd_of(w);
     uint8_t *at = atomic_pointer(va, true);
     if (at == NULL) return false;
-    uint64_t first = read_at(at, size), second = read_at(at + size, size), mask = size == 8 ? ~0ull : 0xffffffff;
+    uint64_t first = load_bytes(at, size), second = load_bytes(at + size, size), mask = size == 8 ? ~0ull : 0xffffffff;
     if (first == (xzr(rs) & mask) && second == (xzr(rs + 1) & mask)) {
-        write_at(at, xzr(rt), size);
-        write_at(at + size, xzr(rt + 1), size);
+        store_bytes(at, xzr(rt), size);
+        store_bytes(at + size, xzr(rt + 1), size);
     }
     set_xzr(rs, first);
     set_xzr(rs + 1, second);
@@ -118,8 +93,8 @@ bool execute_atomic(unsigned id, uint32_t w) {
     if ((w >> 24 & 63) == 8) return compare_and_swap(w, va, size);
     uint8_t *at = atomic_pointer(va, true);
     if (at == NULL) return false;
-    uint64_t old = read_at(at, size);
-    write_at(at, combined(field(w, 12, 4), old, xzr(rm_of(w)), size), size);
+    uint64_t old = load_bytes(at, size);
+    store_bytes(at, combined(field(w, 12, 4), old, xzr(rm_of(w)), size), size);
     set_xzr(rd_of(w), old);
     return true;
 }

@@ -62,8 +62,7 @@ static bool ordered(unsigned id, uint32_t w) {
     unsigned scale = w >> 30;
     uint64_t va = hart.x[rn_of(w)];
     bool is_load = w >> 22 & 1 || (id >= ID_LDAPRB && id <= ID_LDAPR_X);
-    if ((va & ((1u << scale) - 1)) != 0) return raise(SYNDROME(hart.el == 0 ? EC_DATA_LOWER : EC_DATA, FAULT_ALIGNMENT | (is_load ? 0 : ESR_WNR)), va);
-    return access(rd_of(w), va, scale, is_load ? 1 : 0, false);
+    return !misaligned(va, 1u << scale, !is_load) && access(rd_of(w), va, scale, is_load ? 1 : 0, false);
 }
 
 bool execute_memory(unsigned id, uint32_t w, uint64_t pc) {

@@ -2,6 +2,7 @@
 //
 // A result is made aside and then takes the place of the destination, so that sources may be the destination. What a form does not write of the
 // register is zero.
+#include "fp_arm.h"
 #include "hart.h"
 #include "simd.h"
 
@@ -501,10 +502,8 @@ static uint64_t immediate_of(uint32_t w) {
         for (unsigned i = 0; i < 8; i++) v |= (imm8 >> i & 1 ? 0xffull : 0) << 8 * i;
         return v;
     }
-    uint64_t sign = imm8 >> 7, low = imm8 & 63, b6 = imm8 >> 6 & 1;
-    if (op) return sign << 63 | (b6 ? 0x3fc0000000000000ull : 0x4000000000000000ull) | low << 48;
-    v = sign << 31 | (b6 ? 0x3e000000ull : 0x40000000ull) | low << 19;
-    return v << 32 | v;
+    v = fp_immediate((unsigned)imm8, op);
+    return op ? v : v << 32 | v;
 }
 
 static void immediate(uint32_t w) {

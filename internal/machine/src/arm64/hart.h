@@ -15,7 +15,6 @@ enum exception_class {
     EC_FP = 0x07,
     EC_ILLEGAL_STATE = 0x0e,
     EC_SVC = 0x15,
-    EC_HVC = 0x16,
     EC_SYSTEM = 0x18,
     EC_FETCH_LOWER = 0x20,
     EC_FETCH = 0x21,
@@ -23,15 +22,12 @@ enum exception_class {
     EC_DATA_LOWER = 0x24,
     EC_DATA = 0x25,
     EC_SP_ALIGNMENT = 0x26,
-    EC_BREAKPOINT_LOWER = 0x30,
-    EC_SOFTWARE_STEP_LOWER = 0x32,
     EC_BRK = 0x3c,
 };
 
 #define ESR_IL (1u << 25)
 #define SYNDROME(class, iss) ((uint32_t)(class) << 26 | ESR_IL | (uint32_t)(iss))
 #define ESR_WNR (1u << 6)
-#define ESR_CM (1u << 8)
 
 // Fault status codes (D24.2.40, DFSC); the level is added to the first four.
 enum fault { FAULT_ADDRESS_SIZE = 0x00, FAULT_TRANSLATION = 0x04, FAULT_ACCESS_FLAG = 0x08, FAULT_PERMISSION = 0x0c, FAULT_EXTERNAL = 0x10, FAULT_ALIGNMENT = 0x21 };
@@ -59,10 +55,7 @@ enum fault { FAULT_ADDRESS_SIZE = 0x00, FAULT_TRANSLATION = 0x04, FAULT_ACCESS_F
 #define PSTATE_NZCV (15ull << 28)
 #define PSTATE_PAN (1ull << 22)
 #define PSTATE_IL (1ull << 20)
-#define PSTATE_D (1ull << 9)
-#define PSTATE_A (1ull << 8)
 #define PSTATE_I (1ull << 7)
-#define PSTATE_F (1ull << 6)
 #define PSTATE_DAIF (15ull << 6)
 
 #define FPSR_QC (1u << 27)
@@ -156,6 +149,14 @@ static inline bool undefined(void) { return raise(SYNDROME(EC_UNKNOWN, 0), 0); }
 static inline bool stack_misaligned(unsigned base) {
     if (base != 31 || (hart.x[31] & 15) == 0 || (hart.sctlr & (hart.el == 0 ? SCTLR_SA0 : SCTLR_SA)) == 0) return false;
     raise(SYNDROME(EC_SP_ALIGNMENT, 0), 0);
+    return true;
+}
+
+// misaligned raises the exception of an access that must be aligned. A fault that a load would have is a load's, of what loads and stores, too
+// (D24.2.40, WnR).
+static inline bool misaligned(uint64_t va, uint32_t size, bool writes) {
+    if ((va & (size - 1)) == 0) return false;
+    raise(SYNDROME(hart.el == 0 ? EC_DATA_LOWER : EC_DATA, FAULT_ALIGNMENT | (writes ? ESR_WNR : 0)), va);
     return true;
 }
 

@@ -42,8 +42,8 @@ struct mapping {
     uint8_t shift;  // its size: 12, or that of a block
 };
 
-static bool abort_access(uint64_t va, enum access access, unsigned el, unsigned status) {
-    (void)el; // the class says where it came from: an unprivileged access of EL1 is one of EL1
+// abort_access: the class says where an access came from, and an unprivileged one of EL1 is one of EL1.
+static bool abort_access(uint64_t va, enum access access, unsigned status) {
     unsigned class = access == ACCESS_FETCH ? (hart.el == 0 ? EC_FETCH_LOWER : EC_FETCH) : hart.el == 0 ? EC_DATA_LOWER : EC_DATA;
     return raise(SYNDROME(class, status | (access == ACCESS_WRITE ? ESR_WNR : 0)), va);
 }
@@ -79,7 +79,7 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
     slow(SLOW_TRANSLATE);
     if ((hart.sctlr & SCTLR_M) == 0) {
         uint64_t gpa = without_tag(va);
-        if (gpa >> PHYSICAL_BITS != 0) return abort_access(va, access, el, FAULT_ADDRESS_SIZE);
+        if (gpa >> PHYSICAL_BITS != 0) return abort_access(va, access, FAULT_ADDRESS_SIZE);
         *m = (struct mapping){.gpa = gpa, .user_page = true, .may_write = true, .global = true, .shift = 12};
         return true;
     }
@@ -87,20 +87,20 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
     unsigned size = upper ? hart.tcr >> 16 & 63 : hart.tcr & 63, bits = 64 - (size < 16 ? 16 : size > 39 ? 39 : size);
     uint64_t above = without_tag(va) >> bits;
     unsigned level = bits > 39 ? 0 : bits > 30 ? 1 : 2;
-    if (above != (upper ? ~0ull >> bits : 0)) return abort_access(va, access, el, FAULT_TRANSLATION);
-    if ((hart.tcr & (upper ? TCR_EPD1 : TCR_EPD0)) != 0) return abort_access(va, access, el, FAULT_TRANSLATION);
+    if (above != (upper ? ~0ull >> bits : 0)) return abort_access(va, access, FAULT_TRANSLATION);
+    if ((hart.tcr & (upper ? TCR_EPD1 : TCR_EPD0)) != 0) return abort_access(va, access, FAULT_TRANSLATION);
     uint64_t table = (upper ? hart.ttbr1 : hart.ttbr0) & 0x0000fffffffffffeull, tables = 0;
-    if (beyond_memory(table)) return abort_access(va, access, el, FAULT_ADDRESS_SIZE);
+    if (beyond_memory(table)) return abort_access(va, access, FAULT_ADDRESS_SIZE);
     unsigned top = bits - (39 - 9 * level); // index bits of the first table
     for (;; level++) {
         unsigned shift = 39 - 9 * level;
         uint64_t index = va >> shift & ((1ull << top) - 1), where = table + index * 8, *entry = ram_entry(where);
         top = 9;
-        if (entry == NULL) return abort_access(va, access, el, FAULT_EXTERNAL + 4 + level); // on a walk: 0b0101LL
+        if (entry == NULL) return abort_access(va, access, FAULT_EXTERNAL + 4 + level); // on a walk: 0b0101LL
         uint64_t desc = *entry;
         if ((desc & DESC_VALID) == 0 || ((desc & DESC_TABLE) == 0 && (level == 0 || level == 3)))
-            return abort_access(va, access, el, FAULT_TRANSLATION + level);
-        if (beyond_memory(desc & DESC_ADDRESS)) return abort_access(va, access, el, FAULT_ADDRESS_SIZE + level);
+            return abort_access(va, access, FAULT_TRANSLATION + level);
+        if (beyond_memory(desc & DESC_ADDRESS)) return abort_access(va, access, FAULT_ADDRESS_SIZE + level);
         if ((desc & DESC_TABLE) != 0 && level < 3) {
             tables |= desc;
             table = desc & DESC_ADDRESS;
@@ -108,12 +108,12 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
         }
         uint64_t wanted = desc, inside = (1ull << shift) - 1;
         if ((desc & DESC_AF) == 0) {
-            if ((hart.tcr & TCR_HA) == 0) return abort_access(va, access, el, FAULT_ACCESS_FLAG + level);
+            if ((hart.tcr & TCR_HA) == 0) return abort_access(va, access, FAULT_ACCESS_FLAG + level);
             wanted |= DESC_AF;
         }
         bool tracked = (hart.tcr & (TCR_HA | TCR_HD)) == (TCR_HA | TCR_HD) && (desc & DESC_DBM) != 0;
         if (tracked && access == ACCESS_WRITE) wanted &= ~DESC_READ_ONLY;
-        if (!permitted(wanted, tables, access, el)) return abort_access(va, access, el, FAULT_PERMISSION + level);
+        if (!permitted(wanted, tables, access, el)) return abort_access(va, access, FAULT_PERMISSION + level);
         if (wanted != desc) {
             *entry = desc = wanted;
             ram_written(where, 8);
@@ -179,24 +179,6 @@ static bool same_page(uint64_t va, uint32_t size) { return ((va ^ (va + size - 1
 
 static uint64_t next_page(uint64_t va) { return (va | (PAGE_SIZE - 1)) + 1; }
 
-static uint64_t load_bytes(const uint8_t *from, uint32_t size) {
-    switch (size) {
-    case 1: return *from;
-    case 2: return *(const unaligned16 *)from;
-    case 4: return *(const unaligned32 *)from;
-    default: return *(const unaligned64 *)from;
-    }
-}
-
-static void store_bytes(uint8_t *to, uint64_t value, uint32_t size) {
-    switch (size) {
-    case 1: *to = (uint8_t)value; break;
-    case 2: *(unaligned16 *)to = (uint16_t)value; break;
-    case 4: *(unaligned32 *)to = (uint32_t)value; break;
-    default: *(unaligned64 *)to = value; break;
-    }
-}
-
 static uint64_t load_within_page(uint64_t va, uint32_t size, unsigned el) {
     uint64_t gpa = 0, value = 0;
     struct tlb *tlb = &hart.tlb[el];
@@ -204,7 +186,7 @@ static uint64_t load_within_page(uint64_t va, uint32_t size, unsigned el) {
     if (host == NULL) host = data_pointer(va, ACCESS_READ, el, &gpa);
     if (host != NULL) return load_bytes(host, size);
     if (hart.cause != 0) return 0;
-    if ((gpa & (size - 1)) != 0 || !bus_read(gpa, size, &value)) return abort_access(va, ACCESS_READ, el, FAULT_EXTERNAL);
+    if ((gpa & (size - 1)) != 0 || !bus_read(gpa, size, &value)) return abort_access(va, ACCESS_READ, FAULT_EXTERNAL);
     return value;
 }
 
@@ -226,7 +208,7 @@ static void store_within_page(uint64_t va, uint64_t value, uint32_t size, unsign
         return;
     }
     if (hart.cause != 0) return;
-    if ((gpa & (size - 1)) != 0 || !bus_write(gpa, value, size)) abort_access(va, ACCESS_WRITE, el, FAULT_EXTERNAL);
+    if ((gpa & (size - 1)) != 0 || !bus_write(gpa, value, size)) abort_access(va, ACCESS_WRITE, FAULT_EXTERNAL);
 }
 
 bool can_write(uint64_t va, uint32_t size) {
@@ -256,7 +238,7 @@ uint8_t *atomic_pointer(uint64_t va, bool loads) {
     struct tlb *tlb = current_tlb();
     uint8_t *host = cached(tlb, tlb->write, va);
     if (host == NULL && (!loads || translate(va, ACCESS_READ, hart.el, &m))) host = data_pointer(va, ACCESS_WRITE, hart.el, &gpa);
-    if (host == NULL && hart.cause == 0) abort_access(va, loads ? ACCESS_READ : ACCESS_WRITE, hart.el, FAULT_EXTERNAL);
+    if (host == NULL && hart.cause == 0) abort_access(va, loads ? ACCESS_READ : ACCESS_WRITE, FAULT_EXTERNAL);
     return host;
 }
 
@@ -267,7 +249,7 @@ void zero_block(uint64_t va) {
     uint8_t *host = cached(tlb, tlb->write, va);
     if (host == NULL) host = data_pointer(va, ACCESS_WRITE, hart.el, &gpa);
     if (host != NULL) __builtin_memset(host - (va & 63), 0, 64);
-    else if (hart.cause == 0) abort_access(va, ACCESS_WRITE, hart.el, FAULT_EXTERNAL);
+    else if (hart.cause == 0) abort_access(va, ACCESS_WRITE, FAULT_EXTERNAL);
 }
 
 // memory_attributes are those of PAR_EL1: the byte of MAIR_EL1, and the shareability, which is outer for what is not cached (D8.6).
@@ -297,7 +279,7 @@ struct code_page *fetch_page(uint64_t va) {
     struct mapping m;
     if (!translate(va, ACCESS_FETCH, hart.el, &m)) return NULL;
     if (ram_byte(m.gpa) == NULL) {
-        abort_access(va, ACCESS_FETCH, hart.el, FAULT_EXTERNAL);
+        abort_access(va, ACCESS_FETCH, FAULT_EXTERNAL);
         return NULL;
     }
     note_entry(&m, va, hart.el);

@@ -40,6 +40,12 @@ void finisher_write(uint64_t value);
 bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value);
 bool bus_write(uint64_t gpa, uint64_t value, uint32_t size);
 
+// inside gives the offset of an address in a device's range, if it is in there.
+static inline bool inside(uint64_t gpa, uint64_t base, uint64_t size, uint32_t *offset) {
+    *offset = (uint32_t)(gpa - base);
+    return gpa - base < size;
+}
+
 // Timers and the guest's clock.
 uint64_t guest_time(void); // in ticks of TIMEBASE
 enum { TIMEBASE = 10000000 };

@@ -9,6 +9,25 @@ typedef uint16_t unaligned16 __attribute__((aligned(1)));
 typedef uint32_t unaligned32 __attribute__((aligned(1)));
 typedef uint64_t unaligned64 __attribute__((aligned(1)));
 
+// load_bytes and store_bytes access 1, 2, 4 or 8 bytes of RAM.
+static inline uint64_t load_bytes(const uint8_t *from, uint32_t size) {
+    switch (size) {
+    case 1: return *from;
+    case 2: return *(const unaligned16 *)from;
+    case 4: return *(const unaligned32 *)from;
+    default: return *(const unaligned64 *)from;
+    }
+}
+
+static inline void store_bytes(uint8_t *to, uint64_t value, uint32_t size) {
+    switch (size) {
+    case 1: *to = (uint8_t)value; break;
+    case 2: *(unaligned16 *)to = (uint16_t)value; break;
+    case 4: *(unaligned32 *)to = (uint32_t)value; break;
+    default: *(unaligned64 *)to = value; break;
+    }
+}
+
 // The index is the page's number, so that pages far from each other may want the same entry; where they are is different in each
 // process. What is replaced moves to its other place, TLB_OTHER from the first one, where only the slow paths and jumps between
 // translated pages look: two pages of code that are used all the time and want the same entry would else be looked up for ever.

@@ -11,11 +11,6 @@ enum {
     VIRTIO_SIZE = VIRTIO_SLOTS * VIRTIO_STRIDE,
 };
 
-static bool inside(uint64_t gpa, uint64_t base, uint64_t size, uint32_t *offset) {
-    *offset = (uint32_t)(gpa - base);
-    return gpa - base < size;
-}
-
 bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
     uint32_t o;
     slow(SLOW_REGISTER);

@@ -149,24 +149,6 @@ bool tlb_reach(uint64_t va, bool store) {
 static bool same_page(uint64_t va, uint32_t size) { return ((va ^ (va + size - 1)) & ~(uint64_t)(PAGE_SIZE - 1)) == 0; }
 
 // A copy whose size is no constant would be a memory.copy, a call of the host's in wazero.
-static uint64_t load_bytes(const uint8_t *from, uint32_t size) {
-    switch (size) {
-    case 1: return *from;
-    case 2: return *(const unaligned16 *)from;
-    case 4: return *(const unaligned32 *)from;
-    default: return *(const unaligned64 *)from;
-    }
-}
-
-static void store_bytes(uint8_t *to, uint64_t value, uint32_t size) {
-    switch (size) {
-    case 1: *to = (uint8_t)value; break;
-    case 2: *(unaligned16 *)to = (uint16_t)value; break;
-    case 4: *(unaligned32 *)to = (uint32_t)value; break;
-    default: *(unaligned64 *)to = value; break;
-    }
-}
-
 static uint64_t slow_load_within_page(uint64_t va, uint32_t size) {
     uint64_t gpa = 0, value = 0;
     uint8_t *host = cached(current_tlb()->read, va);
