@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/a64"
 )
 
@@ -84,35 +85,18 @@ func arm64Rounds(t *testing.T) int {
 	return rounds
 }
 
-// arm64TestProgram builds the machine and compiles it, once for all tests.
+// arm64TestProgram is the machine, compiled once for all tests.
 func arm64TestProgram(t *testing.T) *Program {
 	t.Helper()
-	arm64Tool(t, "clang-19", "clang-19")
-	arm64Tool(t, "wasm-ld-19", "lld-19")
-	p, err := arm64Built()
+	p, err := arm64Compiled()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-var arm64Built = sync.OnceValues(func() (*Program, error) {
-	dir, err := os.MkdirTemp("", "arm64")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	path := filepath.Join(dir, "arm64.wasm")
-	build := exec.Command("./build.sh", path)
-	build.Env = append(os.Environ(), "PROCESSOR=arm64")
-	if out, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, out)
-	}
-	module, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return NewProgram(context.Background(), ProgramConfig{Module: module, Translation: TranslateNever})
+var arm64Compiled = sync.OnceValues(func() (*Program, error) {
+	return NewProgram(context.Background(), ProgramConfig{Architecture: platform.ARM64, Translation: TranslateNever})
 })
 
 func arm64Round(t *testing.T, p *Program, group string, count int, random *rand.Rand) {

@@ -1,23 +1,24 @@
 #!/bin/sh
-# Builds machine.wasm from src/, and from the same sources standalone.wasm (src/common/standalone.c), with Debian's clang-19 and lld-19,
-# byte-reproducibly. The latter is committed compressed, by zstd.
-# usage: internal/machine/build.sh [OUTPUT [STANDALONE]]   Without OUTPUT it replaces the committed modules and machine.json, which says
-#                                     what they were made from; else it only writes the modules there. CFLAGS adds flags.
-#                                     With OUTPUT, PROCESSOR=arm64 builds the machine that is being written.
+# Builds the machines from src/, byte-reproducibly, with Debian's clang-19 and lld-19: machine.wasm for riscv64, machine-arm64.wasm, and of the
+# former's sources standalone.wasm (src/common/standalone.c), which is committed compressed, by zstd.
+# usage: internal/machine/build.sh [RISCV64 [STANDALONE [ARM64]]]   Without names it replaces the committed modules and machine.json, which says
+#                                     what they were made from; else it only writes the modules that have a name there. CFLAGS adds flags.
 set -eu
 cd "$(dirname "$0")"
-out=${1:-machine.wasm}
-processor=${PROCESSOR:-riscv64}
-standalone=${2:-}
 for tool in clang-19 wasm-ld-19 zstd; do
     command -v "$tool" >/dev/null || { echo "build.sh: $tool is missing: apt-get install clang-19 lld-19 zstd" >&2; exit 1; }
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 [ $# -gt 0 ] || standalone=$work/standalone.wasm
+if [ $# -eq 0 ]; then
+    riscv64=machine.wasm standalone=$work/standalone.wasm arm64=machine-arm64.wasm
+else
+    riscv64=$1 standalone=${2:-} arm64=${3:-}
+fi
 # -fno-jump-tables: a switch becomes a tree of conditional branches (docs/internals/rationale.md).
 flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
-    -Isrc/common -Isrc/$processor -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
+    -Isrc/common -mbulk-memory -msign-ext -mnontrapping-fptoint -mmutable-globals -fno-strict-aliasing -ffp-contract=off -fno-jump-tables"
 #
 # The loop of the interpreter takes a way through assembly: `br_if L` becomes `if; br L; end`. When several branches lead
 # to L, wazero 1.12 compiles a br_if to five instructions (compare, setcc, movzx, test, jump), the other form always to two.
@@ -25,29 +26,31 @@ compile() {
     # shellcheck disable=SC2086 # flags are words
     case $1 in
     src/*/interpret.c)
-        clang-19 $flags ${CFLAGS:-} -S -o "$2.s" "$1"
+        clang-19 $flags -Isrc/"$processor" ${CFLAGS:-} -S -o "$2.s" "$1"
         awk '/^\tbr_if[ \t]/ { print "\tif"; print "\tbr\t" $2 + 1; print "\tend_if"; next } { print }' "$2.s" >"$2.fused.s"
         clang-19 $flags -Wno-unused-command-line-argument -c -o "$2" "$2.fused.s"
         ;;
-    *) clang-19 $flags ${CFLAGS:-} -c -o "$2" "$1" ;;
+    *) clang-19 $flags -Isrc/"$processor" ${CFLAGS:-} -c -o "$2" "$1" ;;
     esac
 }
-# module OUTPUT: compiles and links all sources with what CFLAGS has.
+# module PROCESSOR OUTPUT: compiles and links all its sources with what CFLAGS has.
 module() {
-    objects=
+    [ -n "$2" ] || return 0
+    processor=$1 objects=
     for source in $(printf '%s\n' src/common/*.c src/"$processor"/*.c | LC_ALL=C sort -t/ -k3); do
         object=$work/$(basename "$source" .c).o
         compile "$source" "$object"
         objects="$objects $object"
     done
-    # The hart lives between the stack and the data, see HART_ADDRESS in src/riscv64/hart.h.
+    # The hart lives between the stack and the data, see HART_ADDRESS in hart.h.
     # shellcheck disable=SC2086
     wasm-ld-19 --no-entry --strip-all --max-memory=4294901760 -z stack-size=65536 \
         --stack-first --global-base=1048576 -o "$work/module.wasm" $objects
-    mv "$work/module.wasm" "$1"
+    mv "$work/module.wasm" "$2"
 }
-module "$out"
-[ -z "$standalone" ] || (CFLAGS="${CFLAGS:-} -DAGENTVM_STANDALONE" && module "$standalone")
+module riscv64 "$riscv64"
+(CFLAGS="${CFLAGS:-} -DAGENTVM_STANDALONE" && module riscv64 "$standalone")
+module arm64 "$arm64"
 [ $# -eq 0 ] || exit 0
 zstd -q -19 -f --no-check "$standalone" -o standalone.wasm.zst
 
@@ -56,7 +59,7 @@ sha256() { sha256sum "$1" | cut -d' ' -f1; }
 # One line of machine.json for each source; manifest_test.go has the same list.
 sources() {
     comma=
-    for file in build.sh riscv/instructions.tbl src/common/*.[ch] src/riscv64/*.[ch]; do
+    for file in build.sh a64/instructions.tbl riscv/instructions.tbl src/arm64/*.[ch] src/common/*.[ch] src/riscv64/*.[ch]; do
         printf '%b    "%s": "%s"' "$comma" "$file" "$(sha256 "$file")"
         comma=',\n'
     done
@@ -71,6 +74,8 @@ cat >machine.json <<EOF
   "bytes": $(wc -c <machine.wasm),
   "standalone_sha256": "$(sha256 "$standalone")",
   "standalone_bytes": $(wc -c <"$standalone"),
+  "arm64_sha256": "$(sha256 machine-arm64.wasm)",
+  "arm64_bytes": $(wc -c <machine-arm64.wasm),
   "toolchain": {
     "clang-19": "$(clang-19 --version | sed -n 1p)",
     "wasm-ld-19": "$(wasm-ld-19 --version | sed -n 1p)"

@@ -14,23 +14,23 @@ type ELFInfo struct {
 	FromHost uint64 // address of the symbol `fromhost`, 0 when there is none
 }
 
-// LoadELF copies a static riscv64 program into RAM and sets the hart's pc to its entry. Segments outside RAM, other
+// LoadELF copies a static program into RAM and sets the hart's pc to its entry. Segments outside RAM, other
 // machines' programs and damaged files are errors; the machine is then unusable.
 func (m *Machine) LoadELF(r io.ReaderAt) (ELFInfo, error) {
-	file, err := openELF(r)
+	file, err := m.processor.openELF(r)
 	if err != nil {
 		return ELFInfo{}, err
 	}
 	return m.loadELF(file)
 }
 
-func openELF(r io.ReaderAt) (*elf.File, error) {
+func (p *processor) openELF(r io.ReaderAt) (*elf.File, error) {
 	file, err := elf.NewFile(r)
 	if err != nil {
 		return nil, fmt.Errorf("read the program: %w", err)
 	}
-	if file.Machine != elf.EM_RISCV || file.Class != elf.ELFCLASS64 || file.Data != elf.ELFDATA2LSB {
-		return nil, fmt.Errorf("the program is for %v %v, not for 64-bit RISC-V", file.Class, file.Machine)
+	if file.Machine != p.elf || file.Class != elf.ELFCLASS64 || file.Data != elf.ELFDATA2LSB {
+		return nil, fmt.Errorf("the program is for %v %v, not for 64-bit %s", file.Class, file.Machine, p.name)
 	}
 	if file.Type != elf.ET_EXEC && file.Type != elf.ET_DYN {
 		return nil, fmt.Errorf("the file is of type %v, not a linked program", file.Type)
@@ -52,12 +52,7 @@ func (m *Machine) loadELF(file *elf.File) (ELFInfo, error) {
 		}
 	}
 	info := inspectELF(file)
-	registers, err := m.Registers()
-	if err != nil {
-		return ELFInfo{}, err
-	}
-	registers.PC = info.Entry
-	return info, m.SetRegisters(registers)
+	return info, m.write(m.layout.Hart+m.processor.pc, info.Entry)
 }
 
 // holdsFileHeader recognises the segment of headers and notes that linkers put at a low address of their own when a

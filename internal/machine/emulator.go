@@ -17,25 +17,29 @@
 package machine
 
 import (
+	"cmp"
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
 	"fmt"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 
+	"agentvm/internal/host/platform"
 	"agentvm/wasi"
 )
 
-// machineWasm is made by build.sh (`make wasm`) from src/.
-//
-//go:embed machine.wasm
-var machineWasm []byte
+// The modules are made by build.sh (`make wasm`) from src/.
+var (
+	//go:embed machine.wasm
+	riscv64Module []byte
+	//go:embed machine-arm64.wasm
+	arm64Module []byte
+)
 
 // Program is the machine's compiled module in a wazero runtime of its own.
 type Program struct {
+	processor  *processor
 	runtime    wazero.Runtime
 	compiled   wazero.CompiledModule
 	translator *translator
@@ -45,6 +49,8 @@ type Program struct {
 
 // ProgramConfig says how to compile the module. The zero value compiles on each start and keeps nothing.
 type ProgramConfig struct {
+	// Architecture is the guest's. Empty: platform.Default.
+	Architecture platform.Architecture
 	// CacheDir keeps native code between processes. The files in it are executed: it must belong to the user alone, as
 	// internal/host/private says, and is made with mode 0700 when it is missing. Empty: no cache.
 	CacheDir string
@@ -66,11 +72,15 @@ type ProgramConfig struct {
 
 // NewProgram compiles the machine's module: about 0.3 s, or a few milliseconds from a warm cache.
 func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
+	processor, err := processorOf(cmp.Or(cfg.Architecture, platform.Default))
+	if err != nil {
+		return nil, err
+	}
 	runtimeConfig, err := runtimeConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{runtime: wazero.NewRuntimeWithConfig(ctx, runtimeConfig), translator: newTranslator(cfg)}
+	p := &Program{processor: processor, runtime: wazero.NewRuntimeWithConfig(ctx, runtimeConfig), translator: newTranslator(cfg)}
 	if _, err := wasi.Instantiate(ctx, p.runtime); err != nil {
 		p.Close(ctx)
 		return nil, fmt.Errorf("register the WASI functions: %w", err)
@@ -81,7 +91,7 @@ func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
 	}
 	module := cfg.Module
 	if module == nil {
-		module = machineWasm
+		module = processor.module
 	}
 	if p.compiled, err = p.runtime.CompileModule(ctx, module); err != nil {
 		p.Close(ctx)
@@ -109,8 +119,12 @@ func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, error) {
 // Close frees the compiled code. No Machine of the program may be in use.
 func (p *Program) Close(ctx context.Context) error { return p.runtime.Close(ctx) }
 
-// ModuleDigest identifies the machine that this program holds: "sha256:" and the digest of machine.wasm.
-func ModuleDigest() string {
-	sum := sha256.Sum256(machineWasm)
-	return "sha256:" + hex.EncodeToString(sum[:])
+// ModuleDigest identifies the machine for an architecture that this program holds: "sha256:" and the digest of its module. It is empty for an
+// architecture that there is no machine for.
+func ModuleDigest(architecture platform.Architecture) string {
+	p, err := processorOf(architecture)
+	if err != nil {
+		return ""
+	}
+	return p.digest()
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
@@ -131,7 +132,7 @@ func bootGuest(t testing.TB, cfg machine.Config, initramfs func() ([]byte, error
 	w := newWorker(t)
 	cfg.Console = w.console
 	w.attach(program.NewMachine(t.Context(), cfg))
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

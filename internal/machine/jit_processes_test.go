@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 )
@@ -14,7 +15,7 @@ import (
 func TestTranslatedProcesses(t *testing.T) {
 	processes := fuzzSetting(t, "AGENTVM_PROCESSES", 200)
 	program := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot, CodeBytes: 1 << 20})
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

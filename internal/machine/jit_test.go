@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/machine/native"
@@ -163,7 +164,7 @@ func lockstepConfig(w *worker) machine.Config {
 // lockstepGuest is a guest that works without end, at power-on.
 func lockstepGuest(t *testing.T, p *machine.Program) *worker {
 	t.Helper()
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
@@ -45,19 +46,23 @@ func (c *console) wait() string {
 }
 
 // bootKernel runs the real kernel without a root, which it answers with a panic and, with the option for it, a reset.
-func bootKernel(t *testing.T, cfg machine.Config) (out string, retired uint64) {
+func bootKernel(t *testing.T, architecture platform.Architecture, cfg machine.Config) (out string, retired uint64) {
 	t.Helper()
-	image, err := kernel.Image()
+	image, err := kernel.Image(architecture)
 	if err != nil {
 		t.Fatal(err)
+	}
+	program, console := testProgram(t), "earlycon=sbi"
+	if architecture == platform.ARM64 {
+		program, console = arm64Program(t), "earlycon=smh"
 	}
 	c := newConsole()
 	cfg.Console = c.stream
-	m, err := testProgram(t).NewMachine(t.Context(), cfg)
+	m, err := program.NewMachine(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.LoadLinux(machine.Linux{Kernel: image, CommandLine: "console=hvc0 earlycon=sbi panic=-1"}); err != nil {
+	if err := m.LoadLinux(machine.Linux{Kernel: image, CommandLine: "console=hvc0 panic=-1 " + console}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -80,10 +85,12 @@ func TestBootLinux(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a machine")
 	}
-	out, _ := bootKernel(t, machine.Config{Memory: 64 << 20})
-	for _, want := range []string{"Linux version 6.", "Unable to mount root fs"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("the console lacks %q:\n%s", want, out)
+	for _, architecture := range platform.Supported() {
+		out, _ := bootKernel(t, architecture, machine.Config{Memory: 64 << 20})
+		for _, want := range []string{"Linux version 6.", "Unable to mount root fs"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: the console lacks %q:\n%s", architecture, want, out)
+			}
 		}
 	}
 }
@@ -101,16 +108,23 @@ func TestBootIsDeterministic(t *testing.T) {
 		t.Skip("boots machines")
 	}
 	cfg := machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}}
-	firstOut, firstRetired := bootKernel(t, cfg)
-	secondOut, secondRetired := bootKernel(t, cfg)
-	if firstRetired != secondRetired || firstOut != secondOut {
-		t.Errorf("two deterministic boots differ: %d and %d instructions, consoles equal: %t",
-			firstRetired, secondRetired, firstOut == secondOut)
+	for _, architecture := range platform.Supported() {
+		firstOut, firstRetired := bootKernel(t, architecture, cfg)
+		secondOut, secondRetired := bootKernel(t, architecture, cfg)
+		if firstRetired != secondRetired || firstOut != secondOut {
+			t.Errorf("%s: two deterministic boots differ: %d and %d instructions, consoles equal: %t",
+				architecture, firstRetired, secondRetired, firstOut == secondOut)
+		}
+		t.Logf("%s: %d instructions to the end of a boot", architecture, firstRetired)
 	}
 }
 
 func TestLoadLinuxRefuses(t *testing.T) {
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := kernel.Image(platform.ARM64)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,8 +135,9 @@ func TestLoadLinuxRefuses(t *testing.T) {
 		linux machine.Linux
 		want  string
 	}{
-		{"empty kernel", machine.Linux{}, "not a RISC-V Linux Image"},
-		{"text as kernel", machine.Linux{Kernel: bytes.Repeat([]byte("no kernel "), 100)}, "not a RISC-V Linux Image"},
+		{"empty kernel", machine.Linux{}, "not a Linux Image for RISC-V"},
+		{"a kernel of the other machine", machine.Linux{Kernel: foreign}, "not a Linux Image for RISC-V"},
+		{"text as kernel", machine.Linux{Kernel: bytes.Repeat([]byte("no kernel "), 100)}, "not a Linux Image for RISC-V"},
 		{"other load address", machine.Linux{Kernel: moved}, "text_offset"},
 		{"initramfs larger than RAM", machine.Linux{Kernel: image, Initramfs: make([]byte, 17<<20)}, "too little for the kernel and an initramfs"},
 		{"endless command line", machine.Linux{Kernel: image, CommandLine: strings.Repeat("x", 64<<10)}, "too long"},

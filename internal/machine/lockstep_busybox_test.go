@@ -85,7 +85,7 @@ func (w *worker) said(want string) {
 // busyboxGuest is a guest at power-on that does busyboxWork.
 func busyboxGuest(t *testing.T, p *machine.Program, initramfs []byte) *worker {
 	t.Helper()
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

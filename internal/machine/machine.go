@@ -23,6 +23,7 @@ const RAMBase = 0x8000_0000
 // Machine is one instance of the emulated computer. See the package documentation for who may call it.
 type Machine struct {
 	config        Config
+	processor     *processor
 	ctx           context.Context // carries the System into the module's calls
 	system        *wasi.System
 	clock         hostClock
@@ -50,7 +51,7 @@ type Machine struct {
 // NewMachine makes a machine that is powered off: load a program, then Run it. The files in cfg belong to the
 // machine from now on, also when NewMachine fails.
 func (p *Program) NewMachine(ctx context.Context, cfg Config) (*Machine, error) {
-	m := &Machine{config: cfg, budget: firstBudget}
+	m := &Machine{config: cfg, processor: p.processor, budget: firstBudget}
 	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
 	m.attachFiles()
 	if err := m.start(ctx, p); err != nil {
@@ -267,4 +268,12 @@ func (m *Machine) SetRegisters(r Registers) error {
 	r.X[0] = 0
 	_, err := binary.Encode(data, binary.LittleEndian, r)
 	return err
+}
+
+// enterAt sets the program counter and the register in which a program expects the device tree, as the boot protocols ask.
+func (m *Machine) enterAt(pc, tree uint64) error {
+	if err := m.write(m.layout.Hart+m.processor.tree, tree); err != nil {
+		return err
+	}
+	return m.write(m.layout.Hart+m.processor.pc, pc)
 }

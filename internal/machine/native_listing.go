@@ -69,7 +69,7 @@ var listedHosts = map[string]listedHost{
 // ListTranslation writes the instructions of a riscv64 program beside the native code that they become, page by page, each operand in memory
 // with the verifier's proof. A page is translated as if all its instructions that are listed had been executed.
 func ListTranslation(w io.Writer, program io.ReaderAt, o ListOptions) error {
-	file, err := openELF(program)
+	file, err := riscv64Processor.openELF(program)
 	if err != nil {
 		return fmt.Errorf("want a linked riscv64 program in ELF: %w", err)
 	}

@@ -23,7 +23,7 @@ var ErrShape = errors.New("the image is of a machine of another shape")
 // ErrState. That costs the code that was decoded, and is the way to take an image from an untrusted source. An image
 // from Capture or NewTrustedImage is trusted and taken as it is.
 func (p *Program) Restore(ctx context.Context, cfg Config, i *MemoryImage) (*Machine, error) {
-	m := &Machine{config: cfg, budget: firstBudget}
+	m := &Machine{config: cfg, processor: p.processor, budget: firstBudget}
 	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
 	m.attachFiles()
 	if err := m.startFrom(ctx, p, i); err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/riscv"
 )
@@ -27,6 +28,20 @@ func testProgram(t testing.TB) *machine.Program {
 		t.Skip("runs a machine")
 	}
 	p, err := machineProgram()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+var arm64MachineProgram = sync.OnceValues(func() (*machine.Program, error) {
+	return machine.NewProgram(context.Background(), machine.ProgramConfig{Architecture: platform.ARM64})
+})
+
+// arm64Program is testProgram of the other machine.
+func arm64Program(t testing.TB) *machine.Program {
+	t.Helper()
+	p, err := arm64MachineProgram()
 	if err != nil {
 		t.Fatal(err)
 	}

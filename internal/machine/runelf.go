@@ -76,7 +76,7 @@ const (
 // For `agentvm debug run-elf FILE`: exit with ExitCode, and on an error with the code for failures of agentvm.
 func (p *Program) RunELF(ctx context.Context, program io.ReaderAt, o ELFOptions) (ELFResult, error) {
 	o.setDefaults()
-	file, err := openELF(program)
+	file, err := p.processor.openELF(program)
 	if err != nil {
 		return ELFResult{}, err
 	}
@@ -157,7 +157,7 @@ func (r *elfRun) load(file *elf.File) error {
 	}
 	treeAt := uint64(len(ram)) - deviceTreeRoom
 	copy(ram[treeAt:], tree)
-	if err := m.SetRegisters(Registers{X: [32]uint64{11: RAMBase + treeAt}}); err != nil {
+	if err := m.enterAt(0, RAMBase+treeAt); err != nil {
 		return err
 	}
 	info, err := m.loadELF(file)

@@ -23,6 +23,8 @@
 #define SLOT_IMM (int32_t)((int64_t)slot >> 32)
 #define RD X(SLOT_RD)
 #define RN X(SLOT_RN)
+#define RM X(SLOT_RM)
+#define IMM ((uint64_t)(int64_t)SLOT_IMM)
 #define LINK hart.x[30]
 
 // The number of an instruction of a group, and its word.
@@ -46,11 +48,118 @@
         d += 1;                                                                                                        \
         break;
 
+// A branch by the flags: a comparison of what they are of when that is one of the kinds up to `last`, else of the flags themselves.
+#define COMPARE_BRANCH(op, condition, last, type, operator)                                                            \
+    case op:                                                                                                           \
+        if (LIKELY(hart.flags <= (last)) ? (type)hart.flag_a operator (type)hart.flag_b : condition_holds(condition))  \
+            d = (const struct insn *)((const uint8_t *)d + SLOT_IMM * 2);                                              \
+        else d += 1;                                                                                                   \
+        break;
+
+#define ALU(op, destination, value)                                                                                    \
+    case op:                                                                                                           \
+        destination = (value);                                                                                         \
+        d += 1;                                                                                                        \
+        break;
+
+// COMPARISON sets the flags of a - b, of both as 64 bits.
+#define COMPARISON(op, kind, a, b, rest)                                                                               \
+    case op: {                                                                                                         \
+        uint64_t first = (a), second = (b);                                                                            \
+        hart.flags = kind;                                                                                             \
+        hart.flag_a = first;                                                                                           \
+        hart.flag_b = second;                                                                                          \
+        rest;                                                                                                          \
+        d += 1;                                                                                                        \
+        break;                                                                                                         \
+    }
+
+#define SEXT(v) ((uint64_t)(int64_t)(int32_t)(v))
+#define SHIFTED_X (RM << SLOT_IMM)
+#define SHIFTED_W ((uint32_t)RM << SLOT_IMM)
+
+// Accesses. What is not in the TLB, crosses a page or finds SP misaligned is left to the instruction's group.
+#define MISS                                                                                                           \
+    {                                                                                                                  \
+        hart.budget = n;                                                                                               \
+        if (!execute_access(d, PC())) goto exception;                                                                  \
+        goto accessed;                                                                                                 \
+    }
+#define STACK_ALIGNED(rn) ((rn) != 31 * 8 || (hart.x[31] & 15) == 0)
+#define FIND(table, type, count)                                                                                       \
+    const struct tlb_entry *e = TLB_ENTRY(table, va);                                                                  \
+    if (!LIKELY(e->tag == ((va + sizeof(type) * (count) - 1) & PAGE_MASK))) MISS                                       \
+    type *at = (type *)(uintptr_t)((uint32_t)va + e->addend)
+
+#define LOAD(op, type, extend, address)                                                                                \
+    case op: {                                                                                                         \
+        uint64_t va = (address);                                                                                       \
+        FIND(read, type, 1);                                                                                           \
+        RD = (uint64_t)(extend)*at;                                                                                    \
+        d += 1;                                                                                                        \
+        break;                                                                                                         \
+    }
+#define STORE(op, type, value, address)                                                                                \
+    case op: {                                                                                                         \
+        uint64_t va = (address);                                                                                       \
+        FIND(write, type, 1);                                                                                          \
+        *at = (type)(value);                                                                                           \
+        d += 1;                                                                                                        \
+        break;                                                                                                         \
+    }
+#define SP_ACCESS(op, sp_op, body)                                                                                     \
+    case sp_op:                                                                                                        \
+        if ((hart.x[31] & 15) != 0) MISS                                                                               \
+        __attribute__((fallthrough));                                                                                  \
+    body
+
+// Before and after: the base is changed when the access has been made.
+#define LOAD_MOVING(op, type, address)                                                                                 \
+    case op: {                                                                                                         \
+        uint64_t moved = RN + IMM, va = (address);                                                                     \
+        if (!STACK_ALIGNED(SLOT_RN)) MISS                                                                              \
+        FIND(read, type, 1);                                                                                           \
+        uint64_t value = *at;                                                                                          \
+        RD = value;                                                                                                    \
+        RN = moved;                                                                                                    \
+        d += 1;                                                                                                        \
+        break;                                                                                                         \
+    }
+#define STORE_MOVING(op, type, address)                                                                                \
+    case op: {                                                                                                         \
+        uint64_t moved = RN + IMM, va = (address);                                                                     \
+        if (!STACK_ALIGNED(SLOT_RN)) MISS                                                                              \
+        FIND(write, type, 1);                                                                                          \
+        *at = (type)RD;                                                                                                \
+        RN = moved;                                                                                                    \
+        d += 1;                                                                                                        \
+        break;                                                                                                         \
+    }
+#define PAIR(op, table, address, transfer, write_back)                                                                 \
+    case op: {                                                                                                         \
+        uint64_t moved = RN + IMM, va = (address);                                                                     \
+        if (!STACK_ALIGNED(SLOT_RN)) MISS                                                                              \
+        FIND(table, unaligned64, 2);                                                                                   \
+        transfer;                                                                                                      \
+        write_back;                                                                                                    \
+        (void)moved;                                                                                                   \
+        d += 1;                                                                                                        \
+        break;                                                                                                         \
+    }
+#define LOAD_PAIR uint64_t first = at[0], second = at[1]
+#define SET_PAIR RD = first, RM = second
+
 #define GROUP(op, call)                                                                                                \
     case op:                                                                                                           \
         hart.budget = n;                                                                                               \
         if (!(call)) goto exception;                                                                                   \
         goto accessed;
+
+// execute_access executes a load or store that the loop has no short way for.
+static bool execute_access(const struct insn *d, uint64_t pc) {
+    uint32_t w = *(const uint32_t *)ram_at(RAM_BASE + (uint64_t)code_page_of(d)->frame * PAGE_SIZE + (pc & (PAGE_SIZE - 1)), 4);
+    return execute_memory((unsigned)instruction_of(w), w, pc);
+}
 
 void interpret(void) {
     int64_t n = hart.budget;
@@ -134,6 +243,18 @@ next:
             RD = (PC() & PAGE_MASK) + ((uint64_t)(int64_t)SLOT_IMM << 12);
             d += 1;
             break;
+        COMPARE_BRANCH(OP_B_EQ, 0, FLAGS_LOGIC, uint64_t, ==)
+        COMPARE_BRANCH(OP_B_NE, 1, FLAGS_LOGIC, uint64_t, !=)
+        COMPARE_BRANCH(OP_B_HS, 2, FLAGS_SUB32, uint64_t, >=)
+        COMPARE_BRANCH(OP_B_LO, 3, FLAGS_SUB32, uint64_t, <)
+        COMPARE_BRANCH(OP_B_HI, 8, FLAGS_SUB32, uint64_t, >)
+        COMPARE_BRANCH(OP_B_LS, 9, FLAGS_SUB32, uint64_t, <=)
+        COMPARE_BRANCH(OP_B_GE, 10, FLAGS_LOGIC, int64_t, >=)
+        COMPARE_BRANCH(OP_B_LT, 11, FLAGS_LOGIC, int64_t, <)
+        COMPARE_BRANCH(OP_B_GT, 12, FLAGS_LOGIC, int64_t, >)
+        COMPARE_BRANCH(OP_B_LE, 13, FLAGS_LOGIC, int64_t, <=)
+#include "interpret_integer.h"
+#include "interpret_memory.h"
         case OP_NOP: d += 1; break;
         case OP_PAGE_END:
             n++; // not an instruction

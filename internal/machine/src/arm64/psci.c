@@ -1,4 +1,4 @@
-// The power state coordination interface by HVC, answered by the machine itself, and the console of early messages.
+// The power state coordination interface by HVC, answered by the machine itself.
 // Source: Arm Power State Coordination Interface (DEN 0022), SMC Calling Convention (DEN 0028).
 #include "hart.h"
 #include "system.h"

@@ -1,0 +1,49 @@
+package machine
+
+import (
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"fmt"
+
+	"agentvm/internal/host/platform"
+)
+
+// processor is what the Go side knows of a machine's instruction set. All else is in the machine's module.
+type processor struct {
+	architecture platform.Architecture
+	name         string // for people
+	elf          elf.Machine
+	module       []byte
+	board        []string // compatible with, in the device tree
+	imageMagic   string   // of a kernel's header
+	textOffset   uint64   // that the header must have
+
+	// Offsets in struct hart_state: the program counter, and the register in which a kernel finds the device tree.
+	pc, tree uint32
+
+	// describe adds the processor and its interrupt controller, which has phandleInterrupts, to the device tree's root.
+	describe func(*fdtBuilder)
+	// interrupt is how a device's node names one of the board's sources, 1 to 31.
+	interrupt func(source uint32) []uint32
+}
+
+func (p *processor) digest() string {
+	sum := sha256.Sum256(p.module)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// phandleInterrupts is the interrupt controller's, which describe adds.
+const phandleInterrupts = 2
+
+// processors has the machines that there are, the default one first.
+var processors = []*processor{&riscv64Processor, &arm64Processor}
+
+func processorOf(architecture platform.Architecture) (*processor, error) {
+	for _, p := range processors {
+		if p.architecture == architecture {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no machine for %s", architecture)
+}
