@@ -26,16 +26,17 @@ generate: ## instruction tables, types of clients and RPC code (needs capnproto)
 	go run ./scripts/clients
 	internal/guest/capnprpc/generate.sh
 
-wasm: ## internal/machine: machine.wasm, standalone.wasm.zst and machine.json (needs clang-19, lld-19, zstd)
+wasm: ## internal/machine: machine.wasm, machine-arm64.wasm, standalone.wasm.zst and machine.json (needs clang-19, lld-19, zstd)
 	internal/machine/build.sh
 
 guest: ## the supervisor and its manifest (needs zstd)
 	internal/guest/build.sh
 
-kernel: ## the guest's kernel from Debian's source package, about ten minutes (tools: internal/machine/kernel/build.sh)
-	internal/machine/kernel/build.sh
+kernel: ## the guests' kernels from Debian's source package, about ten minutes each (tools: internal/machine/kernel/build.sh)
+	internal/machine/kernel/build.sh riscv64
+	internal/machine/kernel/build.sh arm64
 
-verify-kernel: ## build the kernel again and compare it with the committed one
+verify-kernel: ## build the kernels again and compare them with the committed ones
 	internal/machine/kernel/verify.sh
 
 busybox: ## the built-in root from Debian's busybox-static (needs apt)

@@ -14,7 +14,7 @@ import (
 // built with, as the GPL wants. NOTICE names them by these paths.
 var carried = []string{
 	"LICENSE", "NOTICE",
-	"internal/machine/kernel/COPYING", "internal/machine/kernel/provenance.json", "internal/machine/kernel/agentvm.config", "internal/machine/kernel/*.patch", "internal/machine/kernel/*.sh",
+	"internal/machine/kernel/COPYING", "internal/machine/kernel/*.json", "internal/machine/kernel/*.config", "internal/machine/kernel/*.patch", "internal/machine/kernel/*.sh",
 	"images/busybox/COPYING", "images/busybox/COPYING.LGPL", "images/busybox/provenance.json", "images/busybox/build.sh",
 	"internal/api/ui/assets/xterm.LICENSE",
 }

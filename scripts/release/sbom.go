@@ -79,7 +79,7 @@ func carriedPrograms() ([]cdx.Component, error) {
 		BuiltUsing       string `json:"built_using"`
 		Archives         []struct{ Architecture string }
 	}
-	for file, record := range map[string]any{"internal/machine/kernel/provenance.json": &kernel, "images/busybox/provenance.json": &busybox} {
+	for file, record := range map[string]any{"internal/machine/kernel/riscv64.json": &kernel, "images/busybox/provenance.json": &busybox} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, err

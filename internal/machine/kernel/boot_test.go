@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/test/qemutest"
 )
@@ -104,7 +105,7 @@ func newGuest(t *testing.T) guest {
 	t.Helper()
 	qemutest.Need(t)
 	g := guest{t.TempDir()}
-	g.write(t, "Image", mustImage(t))
+	g.write(t, "Image", mustImage(t, platform.RISCV64))
 	g.write(t, "initramfs", firstRoot(t))
 	return g
 }

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Builds the guest kernel: Debian's linux-source package + boot-cost.patch + vmfork.patch + copy.patch + fuse.patch +
-# tty.patch + agentvm.config
-# -> Image.zst and provenance.json.
+# Builds a guest kernel: Debian's linux-source package + the patches beside this + agentvm.config + ARCHITECTURE.config
+# -> ARCHITECTURE.zst and ARCHITECTURE.json, which says from what.
 #
-#   internal/machine/kernel/build.sh [WORK [OUT]]     WORK: scratch directory, about 2.5 GB (default /tmp/agentvm-kernel)
+#   internal/machine/kernel/build.sh ARCHITECTURE [WORK [OUT]]     ARCHITECTURE: riscv64 or arm64
+#                                    WORK: scratch directory, about 2.5 GB (default /tmp/agentvm-kernel)
 #                                    OUT:  where the two results go (default: this directory)
 #
 # The same inputs give the same bytes, whatever WORK is called and however many jobs run. Needs Debian 12 with
-#   gcc-riscv64-linux-gnu make bc bison flex patch xz-utils zstd   (and, to fetch the source, apt; not root)
+#   gcc-riscv64-linux-gnu or gcc-aarch64-linux-gnu, make bc bison flex patch xz-utils zstd   (and, to fetch the source, apt; not root)
 # JOBS=n sets the parallelism (default 2). LINUX_SOURCE_DEB=file uses a package you already have.
 set -eu
 
@@ -20,13 +20,23 @@ suite=bookworm-security
 # Date of that version in Debian's changelog; it becomes the kernel's build date.
 SOURCE_DATE_EPOCH=1794660961
 
+architecture=${1:-}
 here=$(cd "$(dirname "$0")" && pwd)
-mkdir -p "${1:-/tmp/agentvm-kernel}" "${2:-$here}"
-work=$(cd "${1:-/tmp/agentvm-kernel}" && pwd)
-out=$(cd "${2:-$here}" && pwd)
+mkdir -p "${2:-/tmp/agentvm-kernel}" "${3:-$here}"
+work=$(cd "${2:-/tmp/agentvm-kernel}" && pwd)
+out=$(cd "${3:-$here}" && pwd)
 patches="boot-cost.patch vmfork.patch copy.patch fuse.patch tty.patch"
 tarball=$work/$package.tar.xz
-build=$work/build
+build=$work/$architecture
+
+configs="agentvm.config $architecture.config"
+case $architecture in
+# -mtune=thead-c906: GCC 12 otherwise loads byte by byte wherever data may be misaligned, and the machine has no need
+# of that. Same instruction set.
+riscv64) arch=riscv triplet=riscv64-linux-gnu flags=-mtune=thead-c906 ;;
+arm64) arch=arm64 triplet=aarch64-linux-gnu flags= ;;
+*) echo "build.sh: which architecture? riscv64 or arm64" >&2; exit 1 ;;
+esac
 
 die() {
 	echo "build.sh: $*" >&2
@@ -38,9 +48,9 @@ sha256() {
 }
 
 require_tools() {
-	for tool in riscv64-linux-gnu-gcc make bc bison flex patch xz zstd; do
+	for tool in $triplet-gcc make bc bison flex patch xz zstd; do
 		command -v "$tool" >/dev/null || die "$tool is missing; on Debian 12:
-  apt install gcc-riscv64-linux-gnu make bc bison flex patch xz-utils zstd"
+  apt install gcc-$triplet make bc bison flex patch xz-utils zstd"
 	done
 }
 
@@ -69,7 +79,7 @@ gone() {
 and pass it as LINUX_SOURCE_DEB=file, or move the pin:
   1. at the top of internal/machine/kernel/build.sh set version, deb_sha256 (apt-cache show prints it), tar_sha256 (of
      usr/src/$package.tar.xz inside) and SOURCE_DATE_EPOCH (date -d of the changelog entry, +%s);
-  2. run internal/machine/kernel/build.sh, set Version in kernel.go, then go test ./internal/machine/kernel, then commit all of internal/machine/kernel/ together."
+  2. run internal/machine/kernel/build.sh for each architecture, set Version in kernel.go, then go test ./internal/machine/kernel, then commit all of internal/machine/kernel/ together."
 }
 
 fetch_deb() {
@@ -112,18 +122,17 @@ unpack() {
 	touch "$stamp"
 }
 
-# -mtune=thead-c906: GCC 12 otherwise loads byte by byte wherever data may be misaligned, and the machine has no need
-# of that. Same instruction set.
 kernel_make() {
-	make -s -C "$work/$package" O="$build" ARCH=riscv CROSS_COMPILE=riscv64-linux-gnu- KCFLAGS=-mtune=thead-c906 "$@"
+	make -s -C "$work/$package" O="$build" ARCH=$arch CROSS_COMPILE=$triplet- KCFLAGS=$flags "$@"
 }
 
 # Kconfig drops lines it cannot honour without a word; we do not.
 configure() {
 	mkdir -p "$build"
-	kernel_make KCONFIG_ALLCONFIG="$here/agentvm.config" allnoconfig
-	lost=$(grep '^CONFIG_' "$here/agentvm.config" | grep -vxF -f "$build/.config" || true)
-	[ -z "$lost" ] || die "Kconfig did not honour these lines of agentvm.config:
+	(cd "$here" && cat $configs) >"$build/fragment"
+	kernel_make KCONFIG_ALLCONFIG="$build/fragment" allnoconfig
+	lost=$(grep '^CONFIG_' "$build/fragment" | grep -vxF -f "$build/.config" || true)
+	[ -z "$lost" ] || die "Kconfig did not honour these lines of $configs:
 $lost"
 }
 
@@ -138,17 +147,23 @@ reproducible() {
 
 # "name": "version" of each Debian package that has a hand in the bytes.
 toolchain() {
-	dpkg-query -W -f '    "${Package}": "${Version}",\n' gcc-12-riscv64-linux-gnu binutils-riscv64-linux-gnu \
+	dpkg-query -W -f '    "${Package}": "${Version}",\n' gcc-12-$triplet binutils-$triplet \
 		make bison flex zstd | sed '$s/,$//'
+}
+
+inputs() {
+	for file in $configs build.sh $patches; do
+		echo "    \"$file\": \"$(sha256 "$here/$file")\","
+	done | sed '$s/,$//'
 }
 
 provenance() {
 	cat <<EOF
 {
-  "artifact": "Image.zst",
+  "artifact": "$architecture.zst",
   "licence": "GPL-2.0-only WITH Linux-syscall-note",
   "release": "$(cat "$build/include/config/kernel.release")",
-  "command": "internal/machine/kernel/build.sh",
+  "command": "internal/machine/kernel/build.sh $architecture",
   "source": {
     "package": "$package",
     "version": "$version",
@@ -157,19 +172,13 @@ provenance() {
     "tarball_sha256": "$tar_sha256"
   },
   "inputs": {
-    "agentvm.config": "$(sha256 "$here/agentvm.config")",
-    "build.sh": "$(sha256 "$here/build.sh")",
-    "boot-cost.patch": "$(sha256 "$here/boot-cost.patch")",
-    "vmfork.patch": "$(sha256 "$here/vmfork.patch")",
-    "copy.patch": "$(sha256 "$here/copy.patch")",
-    "fuse.patch": "$(sha256 "$here/fuse.patch")",
-    "tty.patch": "$(sha256 "$here/tty.patch")"
+$(inputs)
   },
   "image": {
-    "raw_sha256": "$(sha256 "$work/Image")",
-    "raw_bytes": $(stat -c %s "$work/Image"),
-    "zstd_sha256": "$(sha256 "$work/Image.zst")",
-    "zstd_bytes": $(stat -c %s "$work/Image.zst")
+    "raw_sha256": "$(sha256 "$build/Image")",
+    "raw_bytes": $(stat -c %s "$build/Image"),
+    "zstd_sha256": "$(sha256 "$build/Image.zst")",
+    "zstd_bytes": $(stat -c %s "$build/Image.zst")
   },
   "toolchain": {
 $(toolchain)
@@ -184,8 +193,9 @@ fetch_tarball
 unpack
 configure
 kernel_make -j"${JOBS:-2}" Image
-cp "$build/arch/riscv/boot/Image" "$build/System.map" "$work/"
-zstd -19 --single-thread -q -f "$work/Image" -o "$work/Image.zst"
-provenance >"$work/provenance.json"
-install -m 644 "$work/Image.zst" "$work/provenance.json" "$out/"
-echo "$out/Image.zst: $(stat -c %s "$out/Image.zst") bytes, from $work/Image, $(stat -c %s "$work/Image") bytes"
+cp "$build/arch/$arch/boot/Image" "$build/Image"
+zstd -19 --single-thread -q -f "$build/Image" -o "$build/Image.zst"
+provenance >"$build/provenance.json"
+install -m 644 "$build/Image.zst" "$out/$architecture.zst"
+install -m 644 "$build/provenance.json" "$out/$architecture.json"
+echo "$out/$architecture.zst: $(stat -c %s "$out/$architecture.zst") bytes, from $build/Image, $(stat -c %s "$build/Image") bytes"

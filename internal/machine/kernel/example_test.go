@@ -4,12 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/kernel"
 )
 
 // Where the image goes is in its header: text_offset bytes after the start of RAM.
 func ExampleImage() {
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		fmt.Println(err)
 		return

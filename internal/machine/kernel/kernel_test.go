@@ -11,9 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"agentvm/internal/host/embedded"
+	"agentvm/internal/host/platform"
 )
 
-// provenance is the part of provenance.json that can be checked without a compiler.
+// provenance is the part of ARCHITECTURE.json that can be checked without a compiler.
 type provenance struct {
 	Artifact string            `json:"artifact"`
 	Licence  string            `json:"licence"`
@@ -27,15 +28,15 @@ type provenance struct {
 	} `json:"image"`
 }
 
-func readProvenance(t *testing.T) provenance {
+func readProvenance(t *testing.T, architecture platform.Architecture) provenance {
 	t.Helper()
-	data, err := os.ReadFile("provenance.json")
+	data, err := os.ReadFile(string(architecture) + ".json")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var p provenance
 	if err := json.Unmarshal(data, &p); err != nil {
-		t.Fatalf("provenance.json: %v", err)
+		t.Fatalf("%s.json: %v", architecture, err)
 	}
 	return p
 }
@@ -45,9 +46,9 @@ func hash(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func mustImage(t testing.TB) []byte {
+func mustImage(t testing.TB, architecture platform.Architecture) []byte {
 	t.Helper()
-	image, err := Image()
+	image, err := Image(architecture)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,66 +57,75 @@ func mustImage(t testing.TB) []byte {
 
 // A changed fragment or script without a rebuild is the mistake this is for.
 func TestImageIsBuiltFromTheseSources(t *testing.T) {
-	want := readProvenance(t)
-	got := want
-	got.Artifact, got.Licence, got.Release = "Image.zst", "GPL-2.0-only WITH Linux-syscall-note", Version
-	got.Inputs = map[string]string{}
-	for _, name := range []string{"agentvm.config", "build.sh", "boot-cost.patch", "vmfork.patch", "copy.patch", "fuse.patch", "tty.patch"} {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
+	for architecture, compressed := range map[platform.Architecture][]byte{platform.RISCV64: compressedRISCV64, platform.ARM64: compressedARM64} {
+		want := readProvenance(t, architecture)
+		got := want
+		got.Artifact, got.Licence, got.Release = string(architecture)+".zst", "GPL-2.0-only WITH Linux-syscall-note", Version
+		got.Inputs = map[string]string{}
+		for _, name := range []string{
+			"agentvm.config", string(architecture) + ".config", "build.sh", "boot-cost.patch", "vmfork.patch", "copy.patch", "fuse.patch", "tty.patch",
+		} {
+			data, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got.Inputs[name] = hash(data)
 		}
-		got.Inputs[name] = hash(data)
-	}
-	image := mustImage(t)
-	got.Image.RawSHA256, got.Image.RawBytes = hash(image), len(image)
-	got.Image.ZstdSHA256, got.Image.ZstdBytes = hash(compressed), len(compressed)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("provenance.json (-) and the files beside it (+) disagree, run `make kernel`:\n%s", diff)
+		image := mustImage(t, architecture)
+		got.Image.RawSHA256, got.Image.RawBytes = hash(image), len(image)
+		got.Image.ZstdSHA256, got.Image.ZstdBytes = hash(compressed), len(compressed)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s.json (-) and the files beside it (+) disagree, run `make kernel`:\n%s", architecture, diff)
+		}
 	}
 }
 
 func TestImageHeader(t *testing.T) {
-	image := mustImage(t)
-	field := func(offset int) uint64 { return binary.LittleEndian.Uint64(image[offset:]) }
-	if got := string(image[0x30:0x38]); got != "RISCV\x00\x00\x00" {
-		t.Errorf("magic = %q, want RISCV", got)
-	}
-	if got := string(image[0x38:0x3c]); got != "RSC\x05" {
-		t.Errorf("magic2 = %q, want RSC\\x05", got)
-	}
-	if got := binary.LittleEndian.Uint32(image[0x20:]); got != 2 {
-		t.Errorf("header version = %#x, want 0.2", got)
-	}
-	if got := field(0x08); got != 2<<20 {
-		t.Errorf("text_offset = %#x, want 2 MiB", got)
-	}
-	// image_size counts .bss too, which the file does not hold.
-	if got := field(0x10); got < uint64(len(image)) || got > 16<<20 {
-		t.Errorf("image_size = %d, want from %d to 16 MiB", got, len(image))
-	}
-	if got := field(0x18); got != 0 {
-		t.Errorf("flags = %#x, want 0 (little endian)", got)
+	for _, test := range []struct {
+		architecture platform.Architecture
+		magic        string
+		textOffset   uint64
+		flags        uint64 // of a little-endian kernel; on arm64 with pages of 4 KiB, anywhere in memory
+	}{
+		{platform.RISCV64, "RSC\x05", 2 << 20, 0},
+		{platform.ARM64, "ARM\x64", 0, 1<<1 | 1<<3},
+	} {
+		image := mustImage(t, test.architecture)
+		field := func(offset int) uint64 { return binary.LittleEndian.Uint64(image[offset:]) }
+		if got := string(image[0x38:0x3c]); got != test.magic {
+			t.Errorf("%s: magic = %q, want %q", test.architecture, got, test.magic)
+		}
+		if got := field(0x08); got != test.textOffset {
+			t.Errorf("%s: text_offset = %#x, want %#x", test.architecture, got, test.textOffset)
+		}
+		// image_size counts .bss too, which the file does not hold.
+		if got := field(0x10); got < uint64(len(image)) || got > 16<<20 {
+			t.Errorf("%s: image_size = %d, want from %d to 16 MiB", test.architecture, got, len(image))
+		}
+		if got := field(0x18); got != test.flags {
+			t.Errorf("%s: flags = %#x, want %#x", test.architecture, got, test.flags)
+		}
 	}
 }
 
 // BenchmarkDecompress is what the first VM of a process pays.
 func BenchmarkDecompress(b *testing.B) {
-	b.SetBytes(int64(len(mustImage(b))))
+	b.SetBytes(int64(len(mustImage(b, platform.RISCV64))))
 	for b.Loop() {
-		if _, err := embedded.Unpack("kernel image", compressed); err != nil {
+		if _, err := embedded.Unpack("kernel image", compressedRISCV64); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
 func TestDigest(t *testing.T) {
-	image, err := Image()
-	if err != nil {
-		t.Fatal(err)
+	for architecture := range kernels {
+		want := hash(mustImage(t, architecture))
+		if d, err := Digest(architecture); err != nil || d != want {
+			t.Errorf("Digest(%s) = %s, %v; want %s", architecture, d, err, want)
+		}
 	}
-	sum := sha256.Sum256(image)
-	if d, err := Digest(); err != nil || d != hex.EncodeToString(sum[:]) {
-		t.Errorf("Digest = %s, %v; want %x", d, err, sum)
+	if _, err := Digest("m68k"); err == nil {
+		t.Error("there is a kernel for m68k")
 	}
 }
