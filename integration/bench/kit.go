@@ -113,7 +113,7 @@ func (k *kit) imageFolder() string {
 
 // writeBootFiles writes the kernel, the initramfs and the root disk for QEMU.
 func (k *kit) writeBootFiles() error {
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		return err
 	}

@@ -176,7 +176,7 @@ func newGuest(t *testing.T, root *images.RootDisk, initramfs []byte, cfg machine
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Close() })
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

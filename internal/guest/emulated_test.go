@@ -13,6 +13,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
@@ -78,7 +79,7 @@ func bootEmulated(t testing.TB, p *machine.Program) *emulated {
 	if _, err := root.ReadAt(disk, 0); err != nil {
 		t.Fatal(err)
 	}
-	linux, err := kernel.Image()
+	linux, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,7 +53,7 @@ func bootMachine(t *testing.T, root string, arguments ...string) *qemuMachine {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

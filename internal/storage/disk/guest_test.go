@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
 	"agentvm/internal/test/qemutest"
@@ -23,7 +24,7 @@ type guest struct{ dir string }
 func newGuest(t *testing.T) guest {
 	t.Helper()
 	qemutest.Need(t)
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}

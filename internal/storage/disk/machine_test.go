@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/kernel"
 	"agentvm/wasi"
@@ -45,7 +46,7 @@ func TestGrowsInTheMachine(t *testing.T) {
 // lookInMachine is guest.look, without QEMU.
 func lookInMachine(t *testing.T, program *machine.Program, archive []byte, path string) string {
 	t.Helper()
-	image, err := kernel.Image()
+	image, err := kernel.Image(platform.RISCV64)
 	if err != nil {
 		t.Fatal(err)
 	}
