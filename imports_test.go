@@ -24,7 +24,7 @@ type part struct {
 var storeys = [][]part{
 	{
 		{"cmd/agentvm", "client egress images internal/api internal/daemon internal/guest internal/host internal/httpserver internal/imagebuild internal/machine internal/network internal/settings internal/share internal/storage internal/work nat tools vm wasi"},
-		{"integration", "client egress images internal/daemon internal/guest internal/machine internal/network internal/storage nat vm wasi"},
+		{"integration", "client egress images internal/daemon internal/guest internal/host internal/machine internal/network internal/storage nat vm wasi"},
 		{"scripts", "images internal/api"},
 	},
 	{{"tools", "client internal/api internal/work vm"}},

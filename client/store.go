@@ -60,7 +60,7 @@ func (o StoreOptions) vms(below string) daemon.Store {
 }
 
 // DiskImage returns the name of the image that the files of a VM belong to; empty for a VM that has none or has never run.
-func (st *Store) DiskImage(name string) (string, error) { return st.vms.DiskImage(name) }
+func (st *Store) DiskImage(name string) (images.Key, error) { return st.vms.DiskImage(name) }
 
 // Config describes a VM that a daemon is to start.
 type Config = daemon.Config

@@ -46,8 +46,11 @@ func networkShape(n Network) *checkpoint.Network {
 // meta describes the machine that is made of r.
 func (r *resources) meta(c Config) (snapshot.Meta, error) {
 	m := snapshot.Meta{
-		Created: time.Now().UTC(), Machine: c.machineDigest(), Memory: c.Memory,
+		Created: time.Now().UTC(), Machine: c.machineDigest(r.architecture), Memory: c.Memory,
 		Image: r.image.Name, RootDisk: bareDigest(r.image.RootDiskDigest), Shares: len(c.Mounts), KernelArguments: c.KernelArguments,
+	}
+	if r.architecture != platform.RISCV64 {
+		m.Platform = r.architecture.Platform()
 	}
 	m.SpareShares = r.mountDevices(c) - m.Shares
 	var errs [2]error
@@ -59,10 +62,10 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 		sum := sha256.Sum256(c.Kernel)
 		m.Kernel = hex.EncodeToString(sum[:])
 	default:
-		m.Kernel, errs[1] = kernel.Digest()
+		m.Kernel, errs[1] = kernel.Digest(r.architecture)
 	}
 	if r.origin == nil {
-		m.Supervisor = supervisor.Digest(platform.RISCV64)
+		m.Supervisor = supervisor.Digest(r.architecture)
 	}
 	return m, errors.Join(errs[:]...)
 }
@@ -70,12 +73,12 @@ func (r *resources) meta(c Config) (snapshot.Meta, error) {
 // bareDigest cuts the algorithm's name off a digest.
 func bareDigest(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
 
-// machineDigest identifies the emulator's build.
-func (c Config) machineDigest() string {
+// machineDigest identifies the emulator's build for an architecture.
+func (c Config) machineDigest(architecture platform.Architecture) string {
 	if c.emulator != nil {
 		return c.emulator.digest
 	}
-	return bareDigest(machine.ModuleDigest())
+	return bareDigest(machine.ModuleDigest(architecture))
 }
 
 // openBase finds the base, or has the VM leave one.

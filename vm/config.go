@@ -16,6 +16,7 @@ import (
 	"agentvm/internal/host/budget"
 	"agentvm/internal/host/debugenv"
 	"agentvm/internal/host/lograte"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/network/router"
@@ -55,6 +56,9 @@ type Config struct {
 	// Image names what to boot, see images.Store.Pull. Default: "alpine", or the image built into the program when
 	// Alpine is not in the store and no server can be reached; a warning to Logger then says so.
 	Image string `json:"image,omitempty"`
+	// Platform is that of the VM and its image, as platform.Parse reads it: linux/riscv64 or linux/arm64. Default: what the image is for, riscv64
+	// when it is for both. A restored VM has the platform that it was saved with.
+	Platform string `json:"platform,omitempty"`
 	// PublicRegistries has the image come from no registry on a private address, see images.Config.
 	PublicRegistries bool `json:"publicRegistries,omitempty"`
 	// Memory is the guest's RAM in bytes; it is rounded up to whole pages. It costs the host what the guest has touched.
@@ -115,7 +119,7 @@ type Config struct {
 	// ColdBoot has the VM boot even when it could continue from a saved machine, and leaves no such machine for others. The word
 	// nobase in the environment variable AGENTVM_DEBUG does the same. Default: see Start.
 	ColdBoot bool `json:"coldBoot,omitempty"`
-	// Kernel is an uncompressed RISC-V Image to boot instead of the one built into the program.
+	// Kernel is an uncompressed Image for the platform to boot instead of the one built into the program.
 	Kernel []byte `json:"-"`
 	// KernelArguments are added to the kernel's command line.
 	KernelArguments string `json:"kernelArguments,omitempty"`
@@ -156,12 +160,28 @@ func (c Config) Validate() error {
 	return c.Network.Check()
 }
 
+// architecture returns the one that c asks for; "": any that its image has.
+func (c Config) architecture() platform.Architecture {
+	if c.Platform == "" {
+		return ""
+	}
+	architecture, _ := platform.Parse(c.Platform) // withDefaults has checked it
+	return architecture
+}
+
 // withDefaults checks c and fills in defaults.
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.Logger = slog.New(lograte.New(c.Logger.Handler(), time.Now)) // the guest must not be able to fill the host's log
+	if c.Platform != "" {
+		architecture, err := platform.Parse(c.Platform)
+		if err != nil {
+			return c, err
+		}
+		c.Platform = architecture.Platform()
+	}
 	if c.Memory == 0 {
 		c.Memory = DefaultMemory
 	}

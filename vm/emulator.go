@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"agentvm/internal/host/buildid"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 	"agentvm/internal/host/refcount"
 	"agentvm/internal/machine"
@@ -54,15 +55,15 @@ type emulatorKind struct {
 	start func(ctx context.Context, devices machine.Config, linux machine.Linux, memory *machine.MemoryImage) (emulator, error)
 }
 
-// programs has the machine's compiled code by its cache directory. All VMs of the process share it.
+// programs has the machines' compiled code by architecture and cache directory. All VMs of the process share it.
 var programs = refcount.Map[*machine.Program]{Free: func(p *machine.Program) { _ = p.Close(context.Background()) }}
 
 // acquireProgram compiles the machine, or shares what another VM has compiled. cacheDir is a folder of the store, which keeps what is translated, too. A cache
 // that cannot be used, or whose key cannot be kept outside of the store, costs only time.
-func acquireProgram(ctx context.Context, cacheDir string, log *slog.Logger) (*refcount.Ref[*machine.Program], error) {
-	return programs.Acquire(cacheDir, func() (program *machine.Program, err error) {
+func acquireProgram(ctx context.Context, architecture platform.Architecture, cacheDir string, log *slog.Logger) (*refcount.Ref[*machine.Program], error) {
+	return programs.Acquire(string(architecture)+":"+cacheDir, func() (program *machine.Program, err error) {
 		start, ctx := time.Now(), context.WithoutCancel(ctx)
-		config := machine.ProgramConfig{CacheDir: cacheDir}
+		config := machine.ProgramConfig{Architecture: architecture, CacheDir: cacheDir}
 		if cacheDir != "" {
 			if build := buildid.Read(); build != "" {
 				config.Translations = openTranslations(filepath.Dir(cacheDir), build, log)
@@ -74,7 +75,7 @@ func acquireProgram(ctx context.Context, cacheDir string, log *slog.Logger) (*re
 		}
 		if err != nil && cacheDir != "" {
 			log.Warn("compiled code cannot be kept, each start takes longer", "error", err)
-			program, err = machine.NewProgram(ctx, machine.ProgramConfig{})
+			program, err = machine.NewProgram(ctx, machine.ProgramConfig{Architecture: architecture})
 		}
 		clear(config.CacheKey) // before a guest runs: nothing that this process compiles later is kept
 		log.Debug("timing: compiled the machine", "took", time.Since(start))

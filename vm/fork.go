@@ -123,8 +123,8 @@ func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 // sameShape refuses a configuration that differs in what a running machine cannot change.
 func (v *VM) sameShape(c Config) error {
 	switch own := v.config; {
-	case c.Memory != own.Memory, c.Image != own.Image, len(c.Kernel) != len(own.Kernel), c.KernelArguments != own.KernelArguments:
-		return errors.New("a fork has the memory, image and kernel of its VM")
+	case c.Memory != own.Memory, c.Image != own.Image, c.Platform != own.Platform, len(c.Kernel) != len(own.Kernel), c.KernelArguments != own.KernelArguments:
+		return errors.New("a fork has the memory, image, platform and kernel of its VM")
 	case len(c.Mounts) != len(own.Mounts):
 		return fmt.Errorf("%d mounts: a fork has as many as its VM, %d", len(c.Mounts), len(own.Mounts))
 	case c.Network.Disabled != own.Network.Disabled:
@@ -146,8 +146,8 @@ func (v *VM) acquireForks(ctx context.Context, list []*forkState, o ForkOptions)
 	used := v.added.used()
 	for _, f := range list {
 		g.Go(func() (err error) {
-			r := &resources{store: v.resources.store, usedDevices: used, keepPrograms: o.KeepPrograms, hostCommands: len(v.config.HostCommands) > 0}
-			f.resources, err = acquire(ctx, r, f.config, f.id, func(*resources, context.Context, Config) error { return nil })
+			r := &resources{store: v.resources.store, architecture: v.resources.architecture, usedDevices: used, keepPrograms: o.KeepPrograms, hostCommands: len(v.config.HostCommands) > 0}
+			f.resources, err = acquire(ctx, r, f.config, f.id, func(_ *resources, _ context.Context, _ Config, decided func()) error { decided(); return nil })
 			return err
 		})
 	}

@@ -71,7 +71,7 @@ func RunModule(ctx context.Context, c Config, command Command) (*Result, error) 
 func moduleRefusal(c Config, command Command) error {
 	for what, asked := range map[string]bool{
 		"a disk": c.Disk != "", "sockets of the host": len(c.UnixSockets) > 0, "certificates of the host": c.CACertificate != nil,
-		"secrets": len(c.Secrets) > 0, "commands of the host": len(c.HostCommands) > 0, "a recording": c.Recorder != nil, "--no-new-privileges": c.NoNewPrivileges, "--read-only-root": c.ReadOnlyRoot, "another kernel": c.Kernel != nil || c.KernelArguments != "",
+		"secrets": len(c.Secrets) > 0, "commands of the host": len(c.HostCommands) > 0, "a recording": c.Recorder != nil, "--no-new-privileges": c.NoNewPrivileges, "--read-only-root": c.ReadOnlyRoot, "another kernel": c.Kernel != nil || c.KernelArguments != "", "a platform": c.Platform != "",
 		"another user": command.User != "", "a terminal": command.Terminal != nil,
 	} {
 		if asked {

@@ -1,11 +1,13 @@
 package vm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,19 +32,20 @@ import (
 
 // resources are what a VM is made of. All are acquired at the same time, since each takes some milliseconds.
 type resources struct {
-	store       *images.Store
-	temporary   *atomicfile.Folder              // a store that is removed with the VM, or nil
-	program     *refcount.Ref[*machine.Program] // nil: the VM has another emulator
-	image       *images.Image
-	disk        *refcount.Ref[*images.RootDisk] // forks share it, since it may have left the store by then
-	overlay     *overlayDisk                    // nil: none
-	shares      shares
-	guard       *mount.Guard       // of the mounts; nil: there are none
-	sockets     []*hostpath.Socket // of Config.UnixSockets, in its order
-	network     *router.Router     // nil: none
-	link        *wasi.Stream       // of its frames
-	ports       *reach.Ports       // which of them who may reach
-	connections *reach.Connections // of the host with the guest's loopback interface
+	store        *images.Store
+	temporary    *atomicfile.Folder // a store that is removed with the VM, or nil
+	architecture platform.Architecture
+	program      *refcount.Ref[*machine.Program] // nil: the VM has another emulator
+	image        *images.Image
+	disk         *refcount.Ref[*images.RootDisk] // forks share it, since it may have left the store by then
+	overlay      *overlayDisk                    // nil: none
+	shares       shares
+	guard        *mount.Guard       // of the mounts; nil: there are none
+	sockets      []*hostpath.Socket // of Config.UnixSockets, in its order
+	network      *router.Router     // nil: none
+	link         *wasi.Stream       // of its frames
+	ports        *reach.Ports       // which of them who may reach
+	connections  *reach.Connections // of the host with the guest's loopback interface
 
 	// The machine continues from memory, or boots kernel and initramfs when that is nil.
 	memory    *machine.MemoryImage
@@ -59,8 +62,11 @@ type resources struct {
 	usedDevices  []string         // tags of devices on which the saved machine has mounts that were added
 }
 
-// acquire completes r. toStart acquires what the machine starts from. On failure everything is released.
-func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity, toStart func(*resources, context.Context, Config) error) (*resources, error) {
+// toStart acquires what a machine starts from, and calls decided as soon as r.architecture is known.
+type toStart func(r *resources, ctx context.Context, c Config, decided func()) error
+
+// acquire completes r. On failure everything is released.
+func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity, start toStart) (*resources, error) {
 	if r.store == nil {
 		if err := r.openStore(c); err != nil {
 			return nil, errors.Join(err, r.release())
@@ -70,14 +76,20 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(timed(c, "shares", func() error { return r.openHostPaths(ctx, c) }))
 	g.Go(timed(c, "network", func() error { return r.openNetwork(c, id.MAC) }))
-	g.Go(timed(c, "machine", func() error { return toStart(r, ctx, c) }))
+	decided := make(chan struct{})
+	g.Go(timed(c, "machine", func() error { return start(r, ctx, c, sync.OnceFunc(func() { close(decided) })) }))
 	if c.emulator == nil {
 		g.Go(timed(c, "program", func() (err error) {
+			select {
+			case <-decided:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 			cacheDir := filepath.Join(r.store.Dir(), "compiled")
 			if r.temporary != nil {
 				cacheDir = "" // it would not be used again
 			}
-			r.program, err = acquireProgram(ctx, cacheDir, c.Logger)
+			r.program, err = acquireProgram(ctx, r.architecture, cacheDir, c.Logger)
 			return err
 		}))
 	}
@@ -88,18 +100,23 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 }
 
 // toBoot acquires what a new machine starts from: a base, or what it boots.
-func (r *resources) toBoot(ctx context.Context, c Config) error {
-	base := c.usesBase() && r.temporary == nil
+func (r *resources) toBoot(ctx context.Context, c Config, decided func()) error {
 	var g errgroup.Group
-	g.Go(timed(c, "image", func() error { return r.openImage(ctx, c) }))
+	g.Go(timed(c, "image", func() error {
+		err := r.openImage(ctx, c)
+		if err == nil {
+			decided()
+		}
+		return err
+	}))
 	g.Go(timed(c, "disk", func() (err error) { r.overlay, err = openOverlay(c.Disk, c.Logger); return err }))
-	if !base {
-		g.Go(func() error { return r.unpackLinux(c) })
-	}
-	if err := g.Wait(); err != nil || !base {
+	if err := g.Wait(); err != nil {
 		return err
 	}
-	if r.openBase(c); r.memory != nil {
+	if c.usesBase() && r.temporary == nil {
+		r.openBase(c)
+	}
+	if r.memory != nil {
 		return nil
 	}
 	return r.unpackLinux(c)
@@ -110,12 +127,12 @@ func (r *resources) unpackLinux(c Config) error {
 	var g errgroup.Group
 	g.Go(timed(c, "kernel", func() (err error) {
 		if r.kernel = c.Kernel; r.kernel == nil {
-			r.kernel, err = kernel.Image()
+			r.kernel, err = kernel.Image(r.architecture)
 		}
 		return err
 	}))
 	g.Go(timed(c, "initramfs", func() error {
-		program, err := supervisor.Binary(platform.RISCV64)
+		program, err := supervisor.Binary(r.architecture)
 		if err == nil {
 			r.initramfs = initramfs.Of(program)
 		}
@@ -139,32 +156,22 @@ func (r *resources) openImage(ctx context.Context, c Config) (err error) {
 	if IsModule(c.Image) {
 		return fmt.Errorf("image %s: %w", c.Image, ErrModule)
 	}
+	store := r.store.For(cmp.Or(r.architecture, c.architecture())) // of a restored VM it is known
 	if c.Image == "" {
 		var notice string
-		if r.image, notice, err = r.store.ResolveDefault(ctx); notice != "" {
+		if r.image, notice, err = store.ResolveDefault(ctx); notice != "" {
 			c.Logger.Warn(notice)
 		}
 	} else {
-		r.image, err = r.store.Resolve(ctx, c.Image)
-	}
-	if err == nil {
-		err = checkPlatform(r.image)
+		r.image, err = store.Resolve(ctx, c.Image)
 	}
 	if err != nil {
 		return err
 	}
+	r.architecture = r.image.Architecture
 	disks := refcount.Map[*images.RootDisk]{Free: func(d *images.RootDisk) { _ = d.Close() }}
 	r.disk, err = disks.Acquire("", func() (*images.RootDisk, error) { return r.store.OpenRootDisk(r.image) })
 	return err
-}
-
-// checkPlatform refuses an image that the machine does not boot.
-func checkPlatform(image *images.Image) error {
-	if image.Architecture == platform.RISCV64 {
-		return nil
-	}
-	return fmt.Errorf("image %s is for %s, and VMs boot %s only so far: take that platform of the image, or another image",
-		image.Name, image.Architecture.Platform(), platform.RISCV64.Platform())
 }
 
 // release frees everything. Calling it twice does no harm.

@@ -69,9 +69,10 @@ func restore(ctx context.Context, path string, c Config, o RestoreOptions) (*VM,
 		return nil, err
 	}
 	extra, _, _ := checkpoint.Describe(meta) // adopt has read it
-	r := &resources{hostCommands: extra.Commands, usedDevices: extra.Added, saved: s, memory: s.Image, origin: &meta, keepPrograms: o.KeepPrograms, adopts: o.Adopt}
+	r := &resources{hostCommands: extra.Commands, usedDevices: extra.Added, saved: s, memory: s.Image, origin: &meta, architecture: meta.Architecture(), keepPrograms: o.KeepPrograms, adopts: o.Adopt}
 	copied := false
-	r, err = acquire(ctx, r, c, id, func(r *resources, ctx context.Context, c Config) error {
+	r, err = acquire(ctx, r, c, id, func(r *resources, ctx context.Context, c Config, decided func()) error {
+		decided()
 		return r.toRestore(ctx, c, o.ReplaceDisk, &copied)
 	})
 	var v *VM
@@ -120,8 +121,11 @@ func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, checkpoint.Iden
 		c.Memory = m.Memory
 	}
 	c.Memory = wholePages(c.Memory)
+	if of := m.Architecture(); c.Platform != "" && c.architecture() != of {
+		return c, id, fmt.Errorf("platform %s: the VM was saved on %s, which cannot change: leave out the platform", c.Platform, of.Platform())
+	}
 	shape := checkpoint.Shape{
-		Machine: c.machineDigest(), Program: c.Program, Memory: c.Memory, Mounts: len(c.Mounts), OwnKernel: c.Kernel != nil || c.KernelArguments != "", Disk: c.Disk,
+		Machine: c.machineDigest(m.Architecture()), Program: c.Program, Memory: c.Memory, Mounts: len(c.Mounts), OwnKernel: c.Kernel != nil || c.KernelArguments != "", Disk: c.Disk,
 	}
 	return c, id, errors.Join(checkpoint.Admits(m, extra, shape), adoptNetwork(network, &c.Network))
 }

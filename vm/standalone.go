@@ -31,8 +31,8 @@ const (
 // disk stays the caller's. The module's guest has preopened directories as mounts, and a network as container2wasm's modules have it. An image that does not fit into WebAssembly's 4 GiB of
 // memory with its RAM is an error.
 func ExportWASI(ctx context.Context, image *images.Image, disk *images.RootDisk, memory uint64, w io.Writer) error {
-	if err := checkPlatform(image); err != nil {
-		return fmt.Errorf("export: %w", err)
+	if image.Architecture != platform.RISCV64 {
+		return fmt.Errorf("export image %s: it is for %s, and only images for %s can be exported as a WASI module", image.Name, image.Architecture.Platform(), platform.RISCV64.Platform())
 	}
 	m, err := bootForExport(ctx, image, disk, memory)
 	if err == nil {
@@ -64,7 +64,7 @@ func bootForExport(ctx context.Context, image *images.Image, disk *images.RootDi
 		memory = exportMemory
 	}
 	linux := machine.Linux{CommandLine: "console=hvc0 quiet reboot=panic_warm panic=-1 fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 bdev_allow_write_mounted=1 agentvm.standalone"}
-	if linux.Kernel, err = kernel.Image(); err != nil {
+	if linux.Kernel, err = kernel.Image(platform.RISCV64); err != nil {
 		return nil, err
 	}
 	program, err := supervisor.Binary(platform.RISCV64)

@@ -13,6 +13,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -31,15 +32,16 @@ SIDECARS counts the running ones of all that should run; --json has the state of
 
 // vmStatus is what ps --json and inspect print of a VM.
 type vmStatus struct {
-	Name    string       `json:"name"`
-	State   client.State `json:"state"`
-	Error   string       `json:"error,omitempty"`
-	Pid     int          `json:"pid,omitempty"` // of the daemon
-	Image   string       `json:"image"`
-	Memory  uint64       `json:"memory"` // bytes
-	Started time.Time    `json:"started,omitzero"`
-	Ended   time.Time    `json:"ended,omitzero"`
-	Reason  string       `json:"reason,omitempty"` // what ended it
+	Name     string       `json:"name"`
+	State    client.State `json:"state"`
+	Error    string       `json:"error,omitempty"`
+	Pid      int          `json:"pid,omitempty"` // of the daemon
+	Image    string       `json:"image"`
+	Platform string       `json:"platform,omitempty"` // empty until it is known
+	Memory   uint64       `json:"memory"`             // bytes
+	Started  time.Time    `json:"started,omitzero"`
+	Ended    time.Time    `json:"ended,omitzero"`
+	Reason   string       `json:"reason,omitempty"` // what ended it
 	// Restarts is how often the guest has restarted itself since its daemon began, Restarted when it did last.
 	Restarts  int       `json:"restarts,omitempty"`
 	Restarted time.Time `json:"restarted,omitzero"`
@@ -60,13 +62,13 @@ type vmStatus struct {
 func statusOf(s client.Status) vmStatus {
 	v := vmStatus{
 		Name: s.Name, State: s.State, Error: s.Error, Ended: s.Ended, Reason: s.Reason, Restarts: s.Restarts, Restarted: s.Restarted, Metrics: s.Metrics, Ports: s.Ports,
-		Image: cmp.Or(s.Image, s.Config.Image, images.DefaultName()), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
+		Image: cmp.Or(s.Image, s.Config.Image, images.DefaultName()), Platform: cmp.Or(s.Platform, s.Config.Platform), Memory: cmp.Or(s.Config.Memory, vm.DefaultMemory),
 	}
 	for _, m := range s.Config.Mounts {
 		v.Mounts = append(v.Mounts, m.String())
 	}
 	if i := s.Info; i != nil { // what its daemon says
-		v.Pid, v.Image, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, i.Memory, i.Started, i.Jobs
+		v.Pid, v.Image, v.Platform, v.Memory, v.Started, v.Jobs = i.Pid, i.Image, cmp.Or(i.Platform, v.Platform), i.Memory, i.Started, i.Jobs
 		v.Health, v.Sidecars = i.Health, i.Sidecars
 		v.Clients = max(i.Clients-1, 0) // without the one who asks
 		v.Ports, v.Mounts, v.Labels, v.Policy, v.Kernel, v.Version = i.Ports, i.Mounts, i.Labels, i.Policy, i.Kernel, i.Version
@@ -131,7 +133,11 @@ func printVMs(w io.Writer, list []vmStatus, now time.Time) error {
 		if v.Health != "" && v.State == client.Running {
 			state += " (" + v.Health + ")"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", v.Name, state, up, v.Image, v.Memory>>20, jobs, client.SidecarsText(v.Sidecars), strings.Join(v.Ports, ", "))
+		image := v.Image
+		if v.Platform != "" && v.Platform != platform.Default.Platform() {
+			image += " (" + v.Platform + ")"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", v.Name, state, up, image, v.Memory>>20, jobs, client.SidecarsText(v.Sidecars), strings.Join(v.Ports, ", "))
 	}
 	return table.Flush()
 }

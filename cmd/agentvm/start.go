@@ -35,7 +35,7 @@ const startExample = `  agentvm start dev
 // startFlags are the flags of start.
 type startFlags struct {
 	vmFlags
-	diskImage    string // what the files of a VM that was started before belong to
+	diskImage    images.Key // what the files of a VM that was started before belong to
 	kept, silent bool
 	wait         bool
 
@@ -190,7 +190,7 @@ func (f *startFlags) config(store *client.Store, name string) (client.Config, er
 func (f *startFlags) change(config *client.Config, name string) error {
 	if f.kept && f.changed("image") && config.DiskSize >= 0 {
 		image, _ := f.flags.GetString("image")
-		was := cmp.Or(f.diskImage, config.Image, images.DefaultName())
+		was := cmp.Or(f.diskImage.Name, config.Image, images.DefaultName())
 		if image = cmp.Or(image, images.DefaultName()); image != was && !images.SameImage(image, was) {
 			return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", image, name, was, name)
 		}

@@ -2,8 +2,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -25,15 +23,21 @@ var version = "0.1.0"
 
 // versions says what this program is made of. Digests are "sha256:" and hex digits.
 type versions struct {
-	Version    string `json:"version"`
-	Revision   string `json:"revision,omitempty"` // of the source, when it was built from a clone
-	Kernel     string `json:"kernel"`
+	Version  string          `json:"version"`
+	Revision string          `json:"revision,omitempty"` // of the source, when it was built from a clone
+	Kernel   string          `json:"kernel"`
+	Guests   []guestVersions `json:"guests"`
+	Protocol int             `json:"protocol"` // between host and guest
+	Go       string          `json:"go"`
+	Platform string          `json:"platform"`
+	Newest   string          `json:"newest,omitempty"` // release, when it was asked for
+}
+
+// guestVersions are those of what runs on one platform of VMs.
+type guestVersions struct {
+	Platform   string `json:"platform"`
 	Machine    string `json:"machine"`
 	Supervisor string `json:"supervisor"`
-	Protocol   int    `json:"protocol"` // between host and guest
-	Go         string `json:"go"`
-	Platform   string `json:"platform"`
-	Newest     string `json:"newest,omitempty"` // release, when it was asked for
 }
 
 func (c *cli) versionCommand() *cobra.Command {
@@ -45,11 +49,9 @@ func (c *cli) versionCommand() *cobra.Command {
 		Long:  versionLong,
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v, err := currentVersions()
-			if err != nil {
-				return err
-			}
+			v := currentVersions()
 			if check {
+				var err error
 				if v.Newest, err = newestRelease(cmd.Context(), cmp.Or(from, os.Getenv("AGENTVM_RELEASES"), releases)); err != nil {
 					return err
 				}
@@ -68,16 +70,13 @@ func (c *cli) versionCommand() *cobra.Command {
 	return command
 }
 
-func currentVersions() (versions, error) {
-	program, err := supervisor.Binary(platform.RISCV64)
-	if err != nil {
-		return versions{}, err
-	}
-	sum := sha256.Sum256(program)
+func currentVersions() versions {
 	v := versions{
-		Version: version, Kernel: kernel.Version, Machine: machine.ModuleDigest(),
-		Supervisor: "sha256:" + hex.EncodeToString(sum[:]), Protocol: guestrpc.Version,
+		Version: version, Kernel: kernel.Version, Protocol: guestrpc.Version,
 		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	for _, a := range platform.Supported() {
+		v.Guests = append(v.Guests, guestVersions{a.Platform(), machine.ModuleDigest(a), "sha256:" + supervisor.Digest(a)})
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
@@ -86,12 +85,17 @@ func currentVersions() (versions, error) {
 			}
 		}
 	}
-	return v, nil
+	return v
 }
 
 func (v versions) print(w io.Writer) error {
-	_, err := fmt.Fprintf(w, "agentvm %s\nkernel      %s\nmachine     %s\nsupervisor  %s\nprotocol    %d\nbuilt with  %s for %s\n",
-		v.Version, v.Kernel, v.Machine, v.Supervisor, v.Protocol, v.Go, v.Platform)
+	_, err := fmt.Fprintf(w, "agentvm %s\nkernel      %s\n", v.Version, v.Kernel)
+	for _, g := range v.Guests {
+		_, more := fmt.Fprintf(w, "machine     %s for %s\nsupervisor  %s\n", g.Machine, g.Platform, g.Supervisor)
+		err = errors.Join(err, more)
+	}
+	_, more := fmt.Fprintf(w, "protocol    %d\nbuilt with  %s for %s\n", v.Protocol, v.Go, v.Platform)
+	err = errors.Join(err, more)
 	if err == nil && v.Revision != "" {
 		_, err = fmt.Fprintf(w, "revision    %s\n", v.Revision)
 	}

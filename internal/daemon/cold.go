@@ -111,6 +111,9 @@ func (c *Config) adoptMachine(m snapshot.Meta) {
 	if c.Image == "" || images.SameImage(c.Image, m.Image) { // a name may mean another release by now
 		c.Image = m.Image
 	}
+	if c.Platform == "" {
+		c.Platform = m.Architecture().Platform()
+	}
 	if c.Memory == 0 {
 		c.Memory = m.Memory
 	}

@@ -10,30 +10,45 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 )
 
-// diskImage is the file with the name of the image on which the disk's files lie: they belong to no other, whatever Config.Image
-// means to a later version of this program.
+// diskImage is the file that says to which image the disk's files belong: they belong to no other, whatever Config.Image
+// means to a later version of this program. Its lines are the image's name and, unless it is the one that there was once alone, its platform.
 func (p paths) diskImage() string { return filepath.Join(p.dir, "disk.image") }
 
-func (p paths) writeDiskImage(name string) error {
-	if old, err := p.readDiskImage(); err == nil && old == name || name == "" {
+func (p paths) writeDiskImage(image images.Key) error {
+	if old, err := p.readDiskImage(); err == nil && old == image || image.Name == "" {
 		return nil
 	}
-	return atomicfile.Write(p.diskImage(), []byte(name+"\n"))
+	text := image.Name + "\n"
+	if image.Architecture != platform.RISCV64 {
+		text += image.Architecture.Platform() + "\n"
+	}
+	return atomicfile.Write(p.diskImage(), []byte(text))
 }
 
-func (p paths) readDiskImage() (string, error) {
+func (p paths) readDiskImage() (image images.Key, err error) {
 	text, err := private.ReadFile(p.diskImage(), maxState)
-	return strings.TrimSuffix(string(text), "\n"), err
+	if err != nil {
+		return image, err
+	}
+	name, of, _ := strings.Cut(strings.TrimSuffix(string(text), "\n"), "\n")
+	image = images.Key{Name: name, Architecture: platform.RISCV64}
+	if of != "" {
+		if image.Architecture, err = platform.Parse(of); err != nil {
+			return images.Key{}, fmt.Errorf("%s: %w", p.diskImage(), err)
+		}
+	}
+	return image, nil
 }
 
-// DiskImage returns the name of the image that the files of a VM belong to; empty for a VM that has none or has never run.
-func (s Store) DiskImage(name string) (string, error) {
+// DiskImage returns the image that the files of a VM belong to, without a name for a VM that has none or has never run.
+func (s Store) DiskImage(name string) (images.Key, error) {
 	p, err := s.existing(name)
 	if err != nil {
-		return "", err
+		return images.Key{}, err
 	}
 	image, err := p.readDiskImage()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -42,33 +57,45 @@ func (s Store) DiskImage(name string) (string, error) {
 	return image, err
 }
 
-// bootImage returns what a VM with this configuration boots: the image that its disk belongs to, if it has one.
-func (p paths) bootImage(c Config) (string, error) {
+// bootImage sets what a VM with this configuration boots: the image that its disk belongs to, if it has one.
+func (p paths) bootImage(c *Config) error {
 	if c.DiskSize < 0 || images.NamesFile(c.Image) { // a file is read again at each start
-		return c.Image, nil
+		return nil
 	}
 	if _, err := os.Lstat(p.disk()); errors.Is(err, fs.ErrNotExist) {
-		return c.Image, nil
+		return nil
 	}
-	name, err := p.readDiskImage()
+	image, err := p.readDiskImage()
 	switch {
-	case err == nil && name != "" && c.Image != "" && !images.SameImage(c.Image, name):
-		return "", fmt.Errorf("image %s: the VM's files belong to image %s: give the VM another name, or remove it first", c.Image, name)
-	case err == nil && name != "", err != nil && !errors.Is(err, fs.ErrNotExist):
-		return name, err
+	case errors.Is(err, fs.ErrNotExist) || err == nil && image.Name == "":
+		return unrecordedImage(c)
+	case err != nil:
+		return err
+	case c.Image != "" && !images.SameImage(c.Image, image.Name):
+		return fmt.Errorf("image %s: the VM's files belong to image %s: give the VM another name, or remove it first", c.Image, image)
+	case c.Platform != "" && c.Platform != image.Architecture.Platform():
+		return fmt.Errorf("platform %s: the VM's files belong to image %s for %s: give the VM another name, or remove it first", c.Platform, image.Name, image.Architecture.Platform())
 	}
+	c.Image, c.Platform = image.Name, image.Architecture.Platform()
+	return nil
+}
+
+// unrecordedImage sets the image of a disk that is of a version that did not write it down.
+func unrecordedImage(c *Config) error {
 	if c.Image != "" && c.Image != images.AlpineName {
-		return c.Image, nil
+		return nil
 	}
-	// The disk is of a version that did not write it down. What that version booted without a network was in its store.
+	// What that version booted without a network was in its store.
 	store, err := images.Open(c.StoreDir)
 	if err != nil {
-		return "", err
+		return err
 	}
 	if _, err := store.Find(images.UnrecordedAlpine); err != nil && c.Image == "" {
 		if _, err := store.Find(images.BuiltinName); err == nil {
-			return images.BuiltinName, nil
+			c.Image = images.BuiltinName
+			return nil
 		}
 	}
-	return images.UnrecordedAlpine, nil
+	c.Image = images.UnrecordedAlpine
+	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"agentvm/images"
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -19,8 +20,11 @@ func TestDiskKeepsItsImage(t *testing.T) {
 		store    string // an image that is there
 		want     string // what boots, or a part of the error
 	}{
-		{"recorded", "alpine:3.20.3\n", Config{}, "", "alpine:3.20.3"},
-		{"recorded, by name", "alpine:3.20.3\n", Config{Config: vm.Config{Image: "alpine"}}, "", "alpine:3.20.3"},
+		{"recorded", "alpine:3.20.3\n", Config{}, "", "alpine:3.20.3 linux/riscv64"},
+		{"recorded, by name", "alpine:3.20.3\n", Config{Config: vm.Config{Image: "alpine"}}, "", "alpine:3.20.3 linux/riscv64"},
+		{"recorded with a platform", "alpine:3.20.3\nlinux/arm64\n", Config{Config: vm.Config{Image: "alpine"}}, "", "alpine:3.20.3 linux/arm64"},
+		{"recorded with a platform, another is asked for", "alpine:3.20.3\nlinux/arm64\n", Config{Config: vm.Config{Platform: "linux/riscv64"}}, "", "belong to image alpine:3.20.3 for linux/arm64"},
+		{"recorded with no platform that there is", "alpine:3.20.3\nlinux/amd64\n", Config{}, "", "VMs do not run programs for x86"},
 		{"recorded, another is asked for", "alpine:3.20.3\n", Config{Config: vm.Config{Image: "alpine:3.24.2"}}, "", "belong to image alpine:3.20.3"},
 		{"recorded, without a disk now", "alpine:3.20.3\n", Config{DiskSize: -1}, "", ""},
 		{"a file", "localhost/x:1\n", Config{Config: vm.Config{Image: "oci:./x"}}, "", "oci:./x"},
@@ -51,7 +55,8 @@ func TestDiskKeepsItsImage(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := p.bootImage(test.config)
+			err := p.bootImage(&test.config)
+			got := strings.TrimSpace(test.config.Image + " " + test.config.Platform)
 			if got != test.want && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("boots %q, %v; want %q", got, err, test.want)
 			}
@@ -64,13 +69,13 @@ func TestDiskImageIsRecorded(t *testing.T) {
 	var booted []string
 	var d *inside
 	boot := func(_ context.Context, b booting) (VM, error) {
-		booted = append(booted, b.config.Image)
+		booted = append(booted, b.config.Image+b.config.Platform)
 		return d.vm, os.WriteFile(b.paths.disk(), nil, 0o600)
 	}
 	d = &inside{store: Store{Dir: t.TempDir(), Version: "test", Command: []string{"none"}}, ended: make(chan error, 1)}
 	for range 2 {
 		d.vm = newFakeVM()
-		d.vm.image.Name = "alpine:3.20.3"
+		d.vm.image.Name, d.vm.image.Architecture = "alpine:3.20.3", platform.ARM64
 		d.restart(t, Config{Config: vm.Config{Image: "alpine"}}, timing{}, boot)
 		await(t, "the VM", func() bool { return d.vm.runs.Load() > 0 })
 		d.stop()
@@ -78,13 +83,13 @@ func TestDiskImageIsRecorded(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if got := strings.Join(booted, " "); got != "alpine alpine:3.20.3" {
+	if got := strings.Join(booted, " "); got != "alpine alpine:3.20.3linux/arm64" {
 		t.Errorf("booted %s", got)
 	}
-	if s := d.status(t); s.Image != "alpine:3.20.3" {
+	if s := d.status(t); s.Image != "alpine:3.20.3" || s.Platform != "linux/arm64" {
 		t.Errorf("status %+v", s)
 	}
-	if name, err := d.store.DiskImage("dev"); err != nil || name != "alpine:3.20.3" {
-		t.Errorf("%q, %v", name, err)
+	if image, err := d.store.DiskImage("dev"); err != nil || image != (images.Key{Name: "alpine:3.20.3", Architecture: platform.ARM64}) {
+		t.Errorf("%v, %v", image, err)
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"agentvm/images"
 	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/lograte"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/shortage"
 	"agentvm/vm"
 )
@@ -141,10 +143,10 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	}()
 	config := d.settings()
 	var err error
-	if d.image != "" {
-		config.Image = d.image
+	if d.image.Name != "" {
+		config.Image, config.Platform = d.image.Name, d.image.Architecture.Platform()
 	} else if restore == nil || restore.Hibernated && restore.FilesOnly { // otherwise the saved machine says it
-		config.Image, err = d.paths.bootImage(config)
+		err = d.paths.bootImage(&config)
 	}
 	if restore.wakes() {
 		config.Network.Forwards = restore.forwards(config.Network.Forwards)
@@ -176,9 +178,10 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	}
 	var info daemonrpc.Info
 	v.Describe(&info)
-	d.image = info.Image
+	architecture, _ := platform.Parse(info.Platform)
+	d.image = images.Key{Name: info.Image, Architecture: architecture}
 	if config.DiskSize >= 0 {
-		if err := d.paths.writeDiskImage(info.Image); err != nil {
+		if err := d.paths.writeDiskImage(d.image); err != nil {
 			d.logger.Warn("say which image the disk belongs to", "error", err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/images"
 	"agentvm/internal/daemon/confine"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/lockfile"
@@ -188,7 +189,7 @@ type daemon struct {
 	halted chan struct{} // closed when the VM has ended, or has not started and will not
 
 	confined    sync.Once
-	image       string                          // the booted image; a restart uses it again, because the confined process can read no other
+	image       images.Key                      // the booted image; a restart uses it again, because the confined process can read no other
 	layers      atomic.Pointer[[]confine.Layer] // nil: the process is not confined yet
 	bootOnce    sync.Once
 	stopOnce    sync.Once

@@ -46,6 +46,8 @@ type Status struct {
 	Config    Config    `json:"config"`
 	// Image is the one that the VM's files belong to; empty for a VM that keeps none or has never run.
 	Image string `json:"image,omitempty"`
+	// Platform is the image's; empty as Image.
+	Platform string `json:"platform,omitempty"`
 	// Info is the daemon's answer; nil when there is none.
 	Info *daemonrpc.Info `json:"info,omitempty"`
 	// Ports are those that the activator holds for a VM that is hibernated, as Info has them.
@@ -112,7 +114,9 @@ func (s Store) Status(ctx context.Context, name string) (Status, error) {
 	if known.Config, err = readConfig(p.config()); err != nil {
 		known.Error = err.Error()
 	}
-	known.Image, _ = p.readDiskImage()
+	if image, _ := p.readDiskImage(); image.Name != "" {
+		known.Image, known.Platform = image.Name, image.Architecture.Platform()
+	}
 	for deadline := time.Now().Add(dyingTime); ; time.Sleep(goneRetry) { // a daemon may end, or another begin, meanwhile
 		status = known
 		alive, unlock, err := probe(p)

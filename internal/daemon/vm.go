@@ -35,7 +35,8 @@ func (m *machine) Close() error { return errors.Join(m.VM.Close(), m.files.Close
 
 // Describe sets what is known after the boot.
 func (m *machine) Describe(i *daemonrpc.Info) {
-	i.Kernel, i.Image = m.KernelRelease(), m.Image().Name
+	image := m.Image()
+	i.Kernel, i.Image, i.Platform = m.KernelRelease(), image.Name, image.Architecture.Platform()
 	policy, _ := m.Policy(context.Background()) // neither asks the guest, nor fails
 	forwards, _ := m.Ports(context.Background())
 	i.Policy = policy.String()

@@ -39,6 +39,10 @@ var table = sync.OnceValue(func() []Setting {
 			Usage: "image to boot: one of agentvm image ls, alpine:VERSION, busybox, NAME:TAG of a registry, or an archive; see agentvm image --help (default alpine)",
 		},
 		{
+			Key: "platform", Flag: "platform", JSON: "platform", Fresh: true, in: func(c Config) any { return &c.Platform },
+			Usage: "platform of the VM and its image: linux/riscv64 or linux/arm64 (default: what the image is for, riscv64 when it is for both)",
+		},
+		{
 			Key: "memory", Flag: "memory", JSON: "memory", Kind: Size, Fresh: true, in: func(c Config) any { return &c.Memory },
 			beyond: larger("512M", bytesOf),
 			Usage:  "memory of the VM, such as 768M or 2G", Default: "512M",

@@ -26,7 +26,7 @@ func (i Info) write(w daemonwire.DaemonInfo) error {
 	return errors.Join(
 		w.SetSidecars(sidecars),
 		w.SetName(i.Name), w.SetVersion(i.Version), w.SetImage(i.Image), w.SetKernel(i.Kernel), w.SetError(i.Error),
-		w.SetPolicy(i.Policy), w.SetConfig(i.Config), w.SetHealth(i.Health), writeMoment(w.NewStarted, i.Started),
+		w.SetPolicy(i.Policy), w.SetConfig(i.Config), w.SetHealth(i.Health), w.SetPlatform(i.Platform), writeMoment(w.NewStarted, i.Started),
 		capnprpc.WriteTexts(w.NewMounts, i.Mounts), capnprpc.WriteTexts(w.NewPorts, i.Ports), capnprpc.WriteTexts(w.NewLabels, i.Labels),
 	)
 }
@@ -42,7 +42,7 @@ func readInfo(w daemonwire.DaemonInfo, err error) (i Info, _ error) {
 	i.Kernel, i.Error, i.Policy = r.Text(w.Kernel()), r.Text(w.Error()), r.Text(w.Policy())
 	i.Started = momentOf(&r)(w.Started())
 	i.Mounts, i.Ports, i.Labels = r.Texts(w.Mounts()), r.Texts(w.Ports()), r.Texts(w.Labels())
-	i.Config, i.Health = r.Data(w.Config()), r.Text(w.Health())
+	i.Config, i.Health, i.Platform = r.Data(w.Config()), r.Text(w.Health()), r.Text(w.Platform())
 	if sidecars := r.Data(w.Sidecars()); len(sidecars) > 0 && r.Err == nil {
 		r.Err = json.Unmarshal(sidecars, &i.Sidecars)
 	}

@@ -154,6 +154,7 @@ struct DaemonInfo {
   config @15 :Data;       # JSON: what the VM was started with
   health @16 :Text;       # of the image's HEALTHCHECK: starting, healthy or unhealthy; empty: it has none
   sidecars @17 :Data;     # JSON: a list of SidecarInfo; empty: it has none
+  platform @18 :Text;     # of the image, as linux/arm64; empty until it is known
 }
 
 struct JobOptions {

@@ -162,23 +162,24 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Info describes a daemon and its VM.
 type Info struct {
-	Name    string
-	Pid     int
-	Version string // of the program
-	Image   string
-	Kernel  string // release; empty until it runs
-	State   State
-	Error   string // why it failed
-	Started time.Time
-	Memory  uint64   // bytes
-	Mounts  []string // host:guest[:ro]
-	Ports   []string // forwards as they are
-	Policy  string   // the network's, in one line
-	Labels  []string // KEY=VALUE
-	Clients int      // connections that have shown the token
-	Jobs    int      // that run
-	Config  []byte   // JSON: what the VM was started with
-	Health  string   // of the image's HEALTHCHECK: starting, healthy or unhealthy; empty: it has none
+	Name     string
+	Pid      int
+	Version  string // of the program
+	Image    string
+	Kernel   string // release; empty until it runs
+	State    State
+	Error    string // why it failed
+	Started  time.Time
+	Memory   uint64   // bytes
+	Mounts   []string // host:guest[:ro]
+	Ports    []string // forwards as they are
+	Policy   string   // the network's, in one line
+	Labels   []string // KEY=VALUE
+	Clients  int      // connections that have shown the token
+	Jobs     int      // that run
+	Config   []byte   // JSON: what the VM was started with
+	Health   string   // of the image's HEALTHCHECK: starting, healthy or unhealthy; empty: it has none
+	Platform string   // of the image, as linux/arm64; empty until it is known
 
 	Sidecars []SidecarInfo
 }

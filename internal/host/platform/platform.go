@@ -15,6 +15,9 @@ const (
 	ARM64   Architecture = "arm64"
 )
 
+// Default is what runs when nothing says otherwise.
+const Default = RISCV64
+
 // Supported returns the architectures of VMs, in the order in which they are preferred where an image exists for several.
 func Supported() []Architecture { return []Architecture{RISCV64, ARM64} }
 

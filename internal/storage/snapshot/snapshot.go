@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"agentvm/internal/host/platform"
 )
 
 // Version is the version of the format that this package writes. It also reads sparseVersion.
@@ -41,7 +43,8 @@ type Meta struct {
 	Created time.Time `json:"created"`
 	Comment string    `json:"comment,omitempty"`
 
-	Machine    string `json:"machine,omitempty"`    // digest of machine.wasm, which is the layout of the memory
+	Platform   string `json:"platform,omitempty"`   // as linux/arm64; empty: linux/riscv64, which there was once alone
+	Machine    string `json:"machine,omitempty"`    // digest of the machine's module, which is the layout of the memory
 	Kernel     string `json:"kernel,omitempty"`     // digest
 	Supervisor string `json:"supervisor,omitempty"` // digest
 
@@ -59,6 +62,15 @@ type Meta struct {
 
 	Disk  *Disk           `json:"disk,omitempty"`  // the writable disk; Write sets it
 	Extra json.RawMessage `json:"extra,omitempty"` // checkpoint.Extra, or what a base has
+}
+
+// Architecture returns that of the saved machine; empty when this program has none such.
+func (m Meta) Architecture() platform.Architecture {
+	if m.Platform == "" {
+		return platform.RISCV64
+	}
+	architecture, _ := platform.Parse(m.Platform)
+	return architecture
 }
 
 // Disk is a writable disk that a snapshot has inside, or beside it.

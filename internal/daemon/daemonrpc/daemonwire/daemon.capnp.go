@@ -8509,12 +8509,12 @@ type DaemonInfo capnp.Struct
 const DaemonInfo_TypeID = 0x83162a6865ea2541
 
 func NewDaemonInfo(s *capnp.Segment) (DaemonInfo, error) {
-	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 13})
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 14})
 	return DaemonInfo(st), err
 }
 
 func NewRootDaemonInfo(s *capnp.Segment) (DaemonInfo, error) {
-	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 13})
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 32, PointerCount: 14})
 	return DaemonInfo(st), err
 }
 
@@ -8830,12 +8830,30 @@ func (s DaemonInfo) SetSidecars(v []byte) error {
 	return capnp.Struct(s).SetData(12, v)
 }
 
+func (s DaemonInfo) Platform() (string, error) {
+	p, err := capnp.Struct(s).Ptr(13)
+	return p.Text(), err
+}
+
+func (s DaemonInfo) HasPlatform() bool {
+	return capnp.Struct(s).HasPtr(13)
+}
+
+func (s DaemonInfo) PlatformBytes() ([]byte, error) {
+	p, err := capnp.Struct(s).Ptr(13)
+	return p.TextBytes(), err
+}
+
+func (s DaemonInfo) SetPlatform(v string) error {
+	return capnp.Struct(s).SetText(13, v)
+}
+
 // DaemonInfo_List is a list of DaemonInfo.
 type DaemonInfo_List = capnp.StructList[DaemonInfo]
 
 // NewDaemonInfo creates a new list of DaemonInfo.
 func NewDaemonInfo_List(s *capnp.Segment, sz int32) (DaemonInfo_List, error) {
-	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 13}, sz)
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 32, PointerCount: 14}, sz)
 	return capnp.StructList[DaemonInfo](l), err
 }
 
