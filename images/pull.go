@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 )
 
 // Resolve returns the image that ref names. One that is in the store is returned without any network; one of Alpine's or of a registry
@@ -25,6 +26,9 @@ func (s *Store) Resolve(ctx context.Context, ref string) (*Image, error) {
 	parsed, parseErr := parseReference(ref)
 	if parseErr == nil && parsed.path != "" {
 		return s.pull(ctx, ref, parsed, s.progress)
+	}
+	if s.want == "" && parseErr == nil && (parsed.transport == transportBuiltin || parsed.transport == transportAlpine) {
+		s = s.For(platform.Default) // which there is, also while the store has that of another platform only
 	}
 	image, err := s.find(ref, parsed)
 	if err == nil && s.usable(image) && !stale(image) {

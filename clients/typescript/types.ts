@@ -184,6 +184,8 @@ export interface NewVM {
   name?: string;
   /** default: every public address */
   network?: Policy;
+  /** linux/riscv64 or linux/arm64; default: what the image is for, riscv64 when it is for both */
+  platform?: string;
   readOnlyRoot?: boolean;
 }
 

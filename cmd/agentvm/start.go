@@ -16,6 +16,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/settings"
 )
 
@@ -193,6 +194,16 @@ func (f *startFlags) change(config *client.Config, name string) error {
 		was := cmp.Or(f.diskImage.Name, config.Image, images.DefaultName())
 		if image = cmp.Or(image, images.DefaultName()); image != was && !images.SameImage(image, was) {
 			return fmt.Errorf("--image %s: the files of %s belong to image %s: give the VM another name, or remove it first (agentvm rm %s)", image, name, was, name)
+		}
+	}
+	if f.kept && f.changed("platform") && config.DiskSize >= 0 && f.diskImage.Name != "" {
+		text, _ := f.flags.GetString("platform")
+		asked, err := platform.Parse(text)
+		if was := f.diskImage.Architecture; err == nil && asked != was {
+			err = fmt.Errorf("--platform %s: the files of %s are for %s: give the VM another name, or remove it first (agentvm rm %s)", text, name, was.Platform(), name)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	changed := func(flag string) bool { return f.changed(flag) || flag == "memory" && !f.kept }

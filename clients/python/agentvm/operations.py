@@ -182,6 +182,7 @@ class NewVM(TypedDict, total=False):
     memory: int  # bytes; default 512 MiB
     name: str  # 1 to 63 lower-case letters, digits, _ . and -; default: vm- and random digits
     network: Policy  # default: every public address
+    platform: str  # linux/riscv64 or linux/arm64; default: what the image is for, riscv64 when it is for both
     readOnlyRoot: bool
 
 

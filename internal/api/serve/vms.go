@@ -38,6 +38,7 @@ type VM struct {
 type NewVM struct {
 	Name         string            `json:"name,omitempty" jsonschema:"1 to 63 lower-case letters, digits, _ . and -; default: vm- and random digits"`
 	Image        string            `json:"image,omitempty" jsonschema:"as agentvm run takes it; default alpine"`
+	Platform     string            `json:"platform,omitempty" jsonschema:"linux/riscv64 or linux/arm64; default: what the image is for, riscv64 when it is for both"`
 	Memory       uint64            `json:"memory,omitempty" jsonschema:"bytes; default 512 MiB"`
 	DiskSize     int64             `json:"diskSize,omitempty" jsonschema:"bytes; default 10 GiB"`
 	Env          map[string]string `json:"env,omitempty"`
