@@ -312,17 +312,16 @@ func TestStoreOfEarlierVersion(t *testing.T) {
 // TestAlpineForBoth pulls and imports the genuine release for arm64, which is pinned, beside that for riscv64.
 func TestAlpineForBoth(t *testing.T) {
 	s := openStore(t, genuine(t))
-	if _, err := s.Pull(t.Context(), imagestest.Alpine, nil); err != nil {
-		t.Fatal(err)
-	}
-	arm := s.For(platform.ARM64)
-	image, err := arm.Pull(t.Context(), imagestest.Alpine, nil)
+	image, err := s.For(platform.ARM64).Pull(t.Context(), imagestest.Alpine, nil)
 	if err != nil || image.Architecture != platform.ARM64 || !strings.HasSuffix(image.Ref, "/aarch64/alpine-minirootfs-3.20.3-aarch64.tar.gz") {
 		t.Fatalf("pulled %+v, %v", image, err)
 	}
 	tree := readDisk(t, rawDisk(t, s, image))
 	if tree["lib/ld-musl-aarch64.so.1"] == nil {
 		t.Error("it is not Alpine for arm64")
+	}
+	if found, err := s.Find(imagestest.Alpine); err != nil || found.Architecture != platform.ARM64 {
+		t.Errorf("the store has %+v, %v", found, err)
 	}
 	if first, err := s.Resolve(t.Context(), imagestest.Alpine); err != nil || first.Architecture != platform.RISCV64 {
 		t.Errorf("without a platform it is %+v, %v", first, err)

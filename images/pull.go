@@ -20,14 +20,15 @@ import (
 )
 
 // Resolve returns the image that ref names. One that is in the store is returned without any network; one of Alpine's or of a registry
-// that is not is pulled. Images of layouts and archives are read each time, because their files may have changed: what the store has
+// that is not is pulled. Without a platform, alpine and busybox are those of the preferred one, for which there always are some, whatever the
+// store has. Images of layouts and archives are read each time, because their files may have changed: what the store has
 // of them is not copied again. See [Store.Pull] for what ref may be and for errors.
 func (s *Store) Resolve(ctx context.Context, ref string) (*Image, error) {
 	parsed, parseErr := parseReference(ref)
 	if parseErr == nil && parsed.path != "" {
 		return s.pull(ctx, ref, parsed, s.progress)
 	}
-	if s.want == "" && parseErr == nil && (parsed.transport == transportBuiltin || parsed.transport == transportAlpine) {
+	if s.want == "" && (parsed.transport == transportBuiltin || parsed.transport == transportAlpine) {
 		s = s.For(platform.Default) // which there is, also while the store has that of another platform only
 	}
 	image, err := s.find(ref, parsed)

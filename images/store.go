@@ -109,7 +109,7 @@ func (c Config) Open() (*Store, error) {
 
 // For returns the store as one platform has it: what it finds, pulls, imports and removes is for VMs of that architecture. Without one, a name
 // stands for the image that there is, in the store and in its source, and of several for that of the platform that
-// [platform.Supported] has first.
+// [platform.Supported] has first; [Store.Remove] and [Store.Tag] take all.
 func (s *Store) For(a platform.Architecture) *Store {
 	of := *s
 	of.want = a

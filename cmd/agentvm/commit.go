@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -40,7 +41,7 @@ func (c *cli) commitCommand() *cobra.Command {
 }
 
 func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet, force bool) error {
-	store, err := c.store(nil)
+	store, err := c.storeFor(platform.RISCV64, nil) // as the VM, whatever its files say
 	if err != nil {
 		return err
 	}
