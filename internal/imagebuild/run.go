@@ -22,6 +22,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 	"agentvm/vm"
 )
@@ -253,7 +254,7 @@ func (s *state) unpackMount(ctx context.Context, files *vm.Files, m runMount) er
 
 // run runs a command in a fresh VM, and writes the layer of what it changes.
 func (s *state) run(ctx context.Context, command vm.Command, script string, offline bool, mounts []runMount, w io.Writer) (err error) {
-	if s.image == nil {
+	if s.image == nil || s.of != platform.Supported()[0] { // a VM would take the image of its base's name for another platform
 		if s.image, err = s.compose(ctx, images.StepName(s.key[:32])); err != nil {
 			return err
 		}
