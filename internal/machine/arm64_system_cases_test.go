@@ -219,7 +219,8 @@ func arm64TranslationTests() []systemTest {
 		va    uint64
 		kind  uint64
 		frame uint64
-	}{{entryPage, pageVA, descPage, systemPlay}, {entryBlock2, block2VA, descBlock, systemPlay}, {entryBlock1, block1VA, descBlock, RAMBase}} {
+		named uint64 // another address of the page or the block, which is what is invalidated
+	}{{entryPage, pageVA, descPage, systemPlay, pageVA}, {entryBlock2, block2VA, descBlock, systemPlay, block2VA + 0x123000}, {entryBlock1, block1VA, descBlock, RAMBase, block1VA + 0x3000}} {
 		for _, access := range []string{"ldr", "ldtr", "str", "sttr"} {
 			for _, invalidate := range []string{"vmalle1", "vae1, x12", "vaae1, x12", "vale1, x12", "vaale1, x12", "vmalle1is", "vae1is, x12", "aside1is, x13"} {
 				for _, global := range []uint64{0, descNotGlobal} {
@@ -234,7 +235,7 @@ func arm64TranslationTests() []systemTest {
 					old := level.frame | level.kind | descAF | descShared | user | global
 					for _, descriptor := range []uint64{0, old | descReadOnly, old ^ descUser, old &^ descAF} {
 						add("tlbi", code, 1, withEntry(level.entry, old), withX(0, level.va+window+16), withX(1, 77), withX(10, alias+arm64Entries[level.entry]), withX(11, descriptor),
-							withX(12, 5<<48|level.va>>12), withX(13, 5<<48), func(c *systemTest) { c.TTBR0 |= 5 << 48 })
+							withX(12, 5<<48|level.named>>12), withX(13, 5<<48), func(c *systemTest) { c.TTBR0 |= 5 << 48 })
 					}
 				}
 			}
@@ -246,6 +247,8 @@ func arm64TranslationTests() []systemTest {
 		if len(access) == 4 {
 			user = descUser
 		}
+		add("tlbi of a tagged address of a block", access+" x1, [x0]\nstr xzr, [x10]\ndsb ish\ntlbi vae1, x12\ndsb ish\nisb\n"+access+" x2, [x0]", 1, withTCR(tcrTBI0), withEntry(entryBlock2, systemPlay|descBlock|descAF|user),
+			withX(0, 0xa5<<56|block2VA+window+16), withX(10, alias+arm64Entries[entryBlock2]), withX(12, (block2VA+0x123000)>>12))
 		add("tlbi of a tagged address", access+" x1, [x0]\nstr xzr, [x10]\ndsb ish\ntlbi vae1, x12\ndsb ish\nisb\n"+access+" x2, [x0]", 1, withTCR(tcrTBI0), withEntry(entryPage, systemPlay|descPage|descAF|user),
 			withX(0, 0x5a<<56|pageVA+window+16), withX(10, alias+arm64Entries[entryPage]), withX(12, pageVA>>12))
 	}
