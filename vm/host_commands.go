@@ -9,6 +9,7 @@ import (
 
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/share/guestfs"
 	"agentvm/internal/work/bind"
@@ -75,7 +76,7 @@ func (v *VM) installHostCommands(ctx context.Context) error {
 	if len(list) == 0 {
 		return nil
 	}
-	archive, err := bind.Archive(list)
+	archive, err := bind.Archive(list, platform.RISCV64)
 	if err != nil {
 		return err
 	}

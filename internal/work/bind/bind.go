@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"agentvm/internal/host/platform"
 )
 
 const (
@@ -34,10 +36,15 @@ const (
 	maxSchema      = 64 << 10 // bytes
 )
 
-// client is built by program/build.sh: an ELF file for RISC-V without a C library.
-//
-//go:embed program/client
-var client []byte
+// The clients are built by program/build.sh: ELF files without a C library.
+var (
+	//go:embed program/client-riscv64
+	clientRISCV64 []byte
+	//go:embed program/client-arm64
+	clientARM64 []byte
+)
+
+var clients = map[platform.Architecture][]byte{platform.RISCV64: clientRISCV64, platform.ARM64: clientARM64}
 
 // Command is a command in the guest's PATH that the host executes. Whatever user and program of the guest may call it: Run must
 // treat its Call as what an adversary sends.
@@ -107,8 +114,12 @@ func Check(list []Command) ([]Command, error) {
 	return list, nil
 }
 
-// Archive returns the tar archive that is unpacked in Dir of the guest: the programs, and the list for agents.
-func Archive(list []Command) ([]byte, error) {
+// Archive returns the tar archive that is unpacked in Dir of a guest of the architecture: the programs, and the list for agents.
+func Archive(list []Command, architecture platform.Architecture) ([]byte, error) {
+	client := clients[architecture]
+	if client == nil {
+		return nil, fmt.Errorf("there is no program for host commands for %q: VMs have %s", architecture, platform.Names())
+	}
 	tools, err := json.MarshalIndent(list, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("list the host commands: %w", err)

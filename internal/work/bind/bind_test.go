@@ -1,9 +1,11 @@
 package bind
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -13,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"agentvm/internal/host/platform"
 )
 
 // TestProgramIsCurrent: program/build.sh has run after the last change of the guest's program.
@@ -21,7 +25,7 @@ func TestProgramIsCurrent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"client.c", "client"} {
+	for _, name := range []string{"client.c", "client-riscv64", "client-arm64"} {
 		b, err := os.ReadFile("program/" + name)
 		if err != nil {
 			t.Fatal(err)
@@ -29,6 +33,38 @@ func TestProgramIsCurrent(t *testing.T) {
 		if want := fmt.Sprintf("%x  %s\n", sha256.Sum256(b), name); !strings.Contains(string(sums), want) {
 			t.Errorf("%s has changed: run internal/work/bind/program/build.sh", name)
 		}
+	}
+}
+
+// TestArchive: a guest is given the program that its processor runs.
+func TestArchive(t *testing.T) {
+	for architecture, machine := range map[platform.Architecture]elf.Machine{platform.RISCV64: elf.EM_RISCV, platform.ARM64: elf.EM_AARCH64} {
+		packed, err := Archive([]Command{{Name: "first"}, {Name: "second"}}, architecture)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files := map[string]string{} // contents, or where a link leads
+		for archive := tar.NewReader(bytes.NewReader(packed)); ; {
+			h, err := archive.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			content, err := io.ReadAll(archive)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files[h.Name] = string(content) + h.Linkname
+		}
+		program, err := elf.NewFile(strings.NewReader(files["bin/first"]))
+		if err != nil || program.Machine != machine || files["bin/second"] != "first" {
+			t.Errorf("%s: %v, %q", architecture, err, files["bin/second"])
+		}
+	}
+	if _, err := Archive(nil, "mips"); err == nil || !strings.Contains(err.Error(), "linux/arm64") {
+		t.Error(err)
 	}
 }
 

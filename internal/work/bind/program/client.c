@@ -15,6 +15,20 @@ static char buffer[4 + (64 << 10)];
 static char arguments[4 + (128 << 10)]; // maxArguments of call.go
 static const char place[] = "/run/agentvm/bind.sock";
 
+#ifdef __aarch64__
+static long call(long number, long a, long b, long c, long d, long e) {
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = a;
+    register long x1 __asm__("x1") = b;
+    register long x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d;
+    register long x4 __asm__("x4") = e;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
+    return x0;
+}
+
+__asm__(".globl _start\n_start:\n\tmov x0, sp\n\tbl begin\n");
+#else
 static long call(long number, long a, long b, long c, long d, long e) {
     register long a7 __asm__("a7") = number;
     register long a0 __asm__("a0") = a;
@@ -25,6 +39,9 @@ static long call(long number, long a, long b, long c, long d, long e) {
     __asm__ volatile("ecall" : "+r"(a0) : "r"(a7), "r"(a1), "r"(a2), "r"(a3), "r"(a4) : "memory");
     return a0;
 }
+
+__asm__(".globl _start\n_start:\n\tmv a0, sp\n\tandi sp, sp, -16\n\tcall begin\n");
+#endif
 
 static size length(const char *s) {
     size n = 0;
@@ -130,5 +147,3 @@ __attribute__((noreturn, used)) void begin(long *stack) {
         }
     }
 }
-
-__asm__(".globl _start\n_start:\n\tmv a0, sp\n\tandi sp, sp, -16\n\tcall begin\n");
