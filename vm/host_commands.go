@@ -9,7 +9,6 @@ import (
 
 	"agentvm/internal/guest/capnprpc"
 	"agentvm/internal/guest/guestrpc"
-	"agentvm/internal/host/platform"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/share/guestfs"
 	"agentvm/internal/work/bind"
@@ -76,7 +75,7 @@ func (v *VM) installHostCommands(ctx context.Context) error {
 	if len(list) == 0 {
 		return nil
 	}
-	archive, err := bind.Archive(list, platform.RISCV64)
+	archive, err := bind.Archive(list, v.resources.architecture)
 	if err != nil {
 		return err
 	}

@@ -95,11 +95,8 @@ func (c *cli) runCommand() *cobra.Command {
 }
 
 func (c *cli) runImage(ctx context.Context, f *runFlags, ref string, args []string) error {
-	image, err := c.resolveImage(ctx, ref, "")
+	image, err := c.chosenImage(ctx, &f.vmFlags, ref)
 	if err != nil {
-		return err
-	}
-	if err := f.command.Flags().Set("image", image.Name); err != nil {
 		return err
 	}
 	command := vm.Command{Args: imageCommand(image, f.entrypoint, args), User: f.user, Timeout: f.timeout}
@@ -203,11 +200,28 @@ func (c *cli) storeImage(ctx context.Context, config *client.Config) error {
 	if !images.NamesFile(config.Image) {
 		return nil
 	}
-	image, err := c.resolveImage(ctx, config.Image, "")
+	of, err := parsePlatform(config.Platform)
+	if err != nil {
+		return err
+	}
+	image, err := c.resolveImage(ctx, config.Image, of)
 	if err == nil {
-		config.Image = image.Name
+		config.Image, config.Platform = image.Name, image.Architecture.Platform()
 	}
 	return err
+}
+
+// chosenImage brings an image into the store and has the flags name it, with its platform: the name may stand for several.
+func (c *cli) chosenImage(ctx context.Context, f *vmFlags, ref string) (*images.Image, error) {
+	of, err := parsePlatform(f.flags.Lookup("platform").Value.String())
+	if err != nil {
+		return nil, err
+	}
+	image, err := c.resolveImage(ctx, ref, of)
+	if err != nil {
+		return nil, err
+	}
+	return image, errors.Join(f.flags.Set("image", image.Name), f.flags.Set("platform", image.Architecture.Platform()))
 }
 
 // imageOfInput brings the image that is called - into the store: only this package has the standard input.
@@ -215,11 +229,8 @@ func (c *cli) imageOfInput(ctx context.Context, f *vmFlags) error {
 	if f.flags.Lookup("image").Value.String() != "-" {
 		return nil
 	}
-	image, err := c.resolveImage(ctx, "-", "")
-	if err != nil {
-		return err
-	}
-	return f.flags.Set("image", image.Name)
+	_, err := c.chosenImage(ctx, f, "-")
+	return err
 }
 
 // imageCommand combines what the image runs with what the user gave, as docker run does: arguments replace CMD, an entry point both. alpine and

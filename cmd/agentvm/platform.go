@@ -31,6 +31,14 @@ func platformFlag(flags *pflag.FlagSet, to *platform.Architecture, without strin
 	flags.Var((*platformValue)(to), "platform", platform.Names()+" ("+without+")")
 }
 
+// parsePlatform parses what --platform or a file says; "" stays empty, for any platform.
+func parsePlatform(text string) (platform.Architecture, error) {
+	if text == "" {
+		return "", nil
+	}
+	return platform.Parse(text)
+}
+
 // anyPlatform says what a command that takes an image of the store does without --platform.
 const anyPlatform = "default the first of these that the image has"
 
