@@ -183,6 +183,7 @@ func TestMachine(t *testing.T) {
 		{"host name", sh("hostname"), result{Stdout: "box\n"}},
 		{"environment", sh("echo $BASE $HOME $PATH"), result{Stdout: "1 /root " + defaultPath + "\n"}},
 		{"init", sh("cat /proc/1/comm; echo $PPID"), result{Stdout: "init\n1\n"}},
+		{"reserved signals", sh("kill -32 1; kill -34 1; sleep 0.1; cat /proc/1/comm"), result{Stdout: "init\n"}},
 		{"mounts", sh("for d in /dev/pts /dev/shm /run /tmp /sys/fs/cgroup /proc; do grep -q \" $d \" /proc/mounts || echo $d; done"), result{}},
 		{"writable", sh("echo x >/root/f && cat /root/f"), result{Stdout: "x\n"}},
 		{"loopback", sh("ping -c 1 -w 20 127.0.0.1 >/dev/null && echo up"), result{Stdout: "up\n"}},
