@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"agentvm/client"
-	"agentvm/internal/host/platform"
+	"agentvm/images"
 	"agentvm/vm"
 )
 
@@ -41,12 +41,12 @@ func (c *cli) commitCommand() *cobra.Command {
 }
 
 func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet, force bool) error {
-	store, err := c.storeFor(platform.RISCV64, nil) // as the VM, whatever its files say
+	store, err := c.storeOf(ctx, v)
 	if err != nil {
 		return err
 	}
 	packed, unpacked := io.Pipe()
-	filtered, images := io.Pipe()
+	filtered, personal := io.Pipe()
 	report := make(chan vm.CopyStats, 1)
 	go func() {
 		made, err := v.Files().CreateTar(ctx, []string{"/"}, unpacked)
@@ -56,7 +56,7 @@ func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet, for
 		_ = unpacked.CloseWithError(err) // nil: the end
 		report <- made
 	}()
-	go func() { _ = images.CloseWithError(impersonal(packed, images)) }()
+	go func() { _ = personal.CloseWithError(impersonal(packed, personal)) }()
 	progress := c.newProgress()
 	made, err := store.Import(ctx, image, io.TeeReader(filtered, progress.counting("reading the files of "+v.Name(), io.Discard, 0)))
 	progress.close()
@@ -71,6 +71,26 @@ func (c *cli) commit(ctx context.Context, v *client.VM, image string, quiet, for
 	c.printTorn(left)
 	fmt.Fprintln(c.stdout, made.Name)
 	return nil
+}
+
+// storeOf opens the store for the platform of a running VM, whatever its files say.
+func (c *cli) storeOf(ctx context.Context, v *client.VM) (*images.Store, error) {
+	list, err := vms()
+	if err != nil {
+		return nil, err
+	}
+	status, err := list.Status(ctx, v.Name())
+	if err == nil && status.Info == nil {
+		err = client.ErrNotRunning
+	}
+	if err != nil {
+		return nil, err
+	}
+	of, err := parsePlatform(status.Info.Platform)
+	if err != nil {
+		return nil, err
+	}
+	return c.storeFor(of, nil)
 }
 
 var errGivenUp = errors.New("it is not needed any more")
