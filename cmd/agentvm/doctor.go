@@ -18,7 +18,9 @@ import (
 	"agentvm/internal/daemon/confine"
 	"agentvm/internal/host/atomicfile"
 	"agentvm/internal/host/debugenv"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
+	"agentvm/internal/machine"
 	"agentvm/vm"
 )
 
@@ -105,8 +107,21 @@ func checkConfinement() finding {
 // compiledFor lists the processors that wazero translates WebAssembly for; elsewhere it interprets.
 var compiledFor = map[string]bool{"amd64": true, "arm64": true}
 
+// platformsHere says how the programs of each platform run on this host.
+func platformsHere() string {
+	var list []string
+	for _, a := range platform.Supported() {
+		how := "interpreted"
+		if a == platform.RISCV64 && machine.TranslatesByDefault() {
+			how = "hot code is translated"
+		}
+		list = append(list, a.Platform()+" ("+how+")")
+	}
+	return strings.Join(list, ", ")
+}
+
 func checkProcessor() finding {
-	f := finding{Check: "processor", Status: good, Detail: fmt.Sprintf("%s/%s, %d usable; VMs run as native code", runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0))}
+	f := finding{Check: "processor", Status: good, Detail: fmt.Sprintf("%s/%s, %d usable; VMs run as native code: %s", runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0), platformsHere())}
 	if !compiledFor[runtime.GOARCH] {
 		f.Status, f.Detail = fair, runtime.GOARCH+": VMs are interpreted"
 		f.Advice = "expect them to be some 50 times slower than on amd64 or arm64"
