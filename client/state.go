@@ -12,6 +12,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/storage/objectstore"
 	"agentvm/internal/storage/snapshot"
 	"agentvm/internal/storage/statestore"
@@ -161,13 +162,13 @@ func (st *StateStore) push(ctx context.Context, path, name string, o SaveOptions
 	defer file.Close()
 	p := statestore.Push{File: file, Replace: o.Replace, Since: o.Since, Note: o.Note}
 	if image := file.Meta().Image; !o.NoImage && image != images.BuiltinName {
-		p.Image = func(ctx context.Context) (io.ReadCloser, error) { return st.openImage(ctx, image) }
+		p.Image = func(ctx context.Context) (io.ReadCloser, error) { return st.openImage(ctx, image, file.Meta().Architecture()) }
 	}
 	return st.remote.Push(ctx, name, p)
 }
 
 // openImage reads an image of the local store as an OCI archive.
-func (st *StateStore) openImage(ctx context.Context, name string) (io.ReadCloser, error) {
+func (st *StateStore) openImage(ctx context.Context, name string, of platform.Architecture) (io.ReadCloser, error) {
 	store, err := images.Open(st.store.dir)
 	if err != nil {
 		return nil, err
@@ -177,7 +178,7 @@ func (st *StateStore) openImage(ctx context.Context, name string) (io.ReadCloser
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.CloseWithError(store.Save(ctx, name, "oci-archive:-", w, nil))
+		w.CloseWithError(store.For(of).Save(ctx, name, "oci-archive:-", w, nil))
 	}()
 	return &imageReader{r, func() { cancel(); r.Close(); <-done }}, nil
 }
@@ -353,7 +354,7 @@ func (st *StateStore) image(ctx context.Context, m *statestore.Manifest) (string
 	if err = errors.Join(err, f.Close()); err != nil {
 		return "", err
 	}
-	image, err := store.Pull(ctx, "oci-archive:"+archive, nil)
+	image, err := store.For(meta.Architecture()).Pull(ctx, "oci-archive:"+archive, nil)
 	if err != nil {
 		return "", fmt.Errorf("image %s of the snapshot: %w", meta.Image, err)
 	}

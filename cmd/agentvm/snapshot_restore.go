@@ -180,7 +180,7 @@ func (c *cli) fits(meta snapshot.Meta, name string) bool {
 	if err != nil {
 		return true
 	}
-	image, err := store.Find(cmp.Or(name, meta.Image))
+	image, err := store.For(meta.Architecture()).Find(cmp.Or(name, meta.Image))
 	return err != nil || strings.TrimPrefix(image.RootDiskDigest, "sha256:") == meta.RootDisk
 }
 

@@ -22,7 +22,6 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/host/atomicfile"
-	"agentvm/internal/host/platform"
 	"agentvm/internal/host/private"
 	"agentvm/vm"
 )
@@ -254,14 +253,14 @@ func (s *state) unpackMount(ctx context.Context, files *vm.Files, m runMount) er
 
 // run runs a command in a fresh VM, and writes the layer of what it changes.
 func (s *state) run(ctx context.Context, command vm.Command, script string, offline bool, mounts []runMount, w io.Writer) (err error) {
-	if s.image == nil || s.of != platform.Supported()[0] { // a VM would take the image of its base's name for another platform
+	if s.image == nil {
 		if s.image, err = s.compose(ctx, images.StepName(s.key[:32])); err != nil {
 			return err
 		}
 		s.b.temporary = append(s.b.temporary, s.image)
 	}
 	config := s.b.VM
-	config.Image, config.ColdBoot = s.image.Name, true // no other VM begins like this one
+	config.Image, config.Platform, config.ColdBoot = s.image.Name, s.of.Platform(), true // no other VM begins like this one
 	config.Network.Disabled = config.Network.Disabled || offline
 	config.Disk = filepath.Join(s.b.spool, fmt.Sprintf("disk-%d", s.b.step))
 	if err := vm.CreateDisk(config.Disk, 0); err != nil {
