@@ -162,7 +162,9 @@ func (st *StateStore) push(ctx context.Context, path, name string, o SaveOptions
 	defer file.Close()
 	p := statestore.Push{File: file, Replace: o.Replace, Since: o.Since, Note: o.Note}
 	if image := file.Meta().Image; !o.NoImage && image != images.BuiltinName {
-		p.Image = func(ctx context.Context) (io.ReadCloser, error) { return st.openImage(ctx, image, file.Meta().Architecture()) }
+		p.Image = func(ctx context.Context) (io.ReadCloser, error) {
+			return st.openImage(ctx, image, file.Meta().Architecture())
+		}
 	}
 	return st.remote.Push(ctx, name, p)
 }

@@ -77,19 +77,26 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 	g.Go(timed(c, "shares", func() error { return r.openHostPaths(ctx, c) }))
 	g.Go(timed(c, "network", func() error { return r.openNetwork(c, id.MAC) }))
 	decided := make(chan struct{})
+	likely := cmp.Or(r.architecture, c.architecture(), platform.Default) // whose program is made while the image is looked for
 	g.Go(timed(c, "machine", func() error { return start(r, ctx, c, sync.OnceFunc(func() { close(decided) })) }))
 	if c.emulator == nil {
 		g.Go(timed(c, "program", func() (err error) {
+			cacheDir := filepath.Join(r.store.Dir(), "compiled")
+			if r.temporary != nil {
+				cacheDir = "" // it would not be used again
+			}
+			if r.program, err = acquireProgram(ctx, likely, cacheDir, c.Logger); err != nil {
+				return err
+			}
 			select {
 			case <-decided:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			cacheDir := filepath.Join(r.store.Dir(), "compiled")
-			if r.temporary != nil {
-				cacheDir = "" // it would not be used again
+			if r.architecture != likely {
+				r.program.Release()
+				r.program, err = acquireProgram(ctx, r.architecture, cacheDir, c.Logger)
 			}
-			r.program, err = acquireProgram(ctx, r.architecture, cacheDir, c.Logger)
 			return err
 		}))
 	}
