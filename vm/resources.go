@@ -175,7 +175,9 @@ func (r *resources) openImage(ctx context.Context, c Config) (err error) {
 	if err != nil {
 		return err
 	}
-	r.architecture = r.image.Architecture
+	if r.architecture == "" { // else it is read meanwhile
+		r.architecture = r.image.Architecture
+	}
 	disks := refcount.Map[*images.RootDisk]{Free: func(d *images.RootDisk) { _ = d.Close() }}
 	r.disk, err = disks.Acquire("", func() (*images.RootDisk, error) { return r.store.OpenRootDisk(r.image) })
 	return err
