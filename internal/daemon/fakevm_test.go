@@ -22,6 +22,7 @@ import (
 	"agentvm/images"
 	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/storage/snapshot"
 	"agentvm/nat"
 	"agentvm/vm"
@@ -238,6 +239,7 @@ func (v *fakeVM) Sockets(context.Context) ([]vm.Socket, error) {
 func (v *fakeVM) Image() images.Image { return v.image }
 func (v *fakeVM) Describe(i *daemonrpc.Info) {
 	i.Kernel, i.Image = "fake", cmp.Or(v.image.Name, i.Image)
+	i.Platform = cmp.Or(v.image.Architecture, platform.Default).Platform()
 }
 
 // fakeProcess is a program of a fakeVM.
