@@ -37,7 +37,7 @@ func TestConfigIsChecked(t *testing.T) {
 		{"limit of connections", Config{Network: Network{Limits: nat.Limits{TCPFlows: -1}}}, "tcp flows is -1; use 0 for the default (1024)"},
 		{"host port", Config{Network: Network{HostPorts: []uint16{0}}}, "host port 0"},
 		{"forward", Config{Network: Network{Forwards: []nat.Forward{{Listen: netip.MustParseAddrPort("127.0.0.1:0")}}}, Image: "busybox"}, "guest's port is missing"},
-		{"kernel that is none", Config{Image: "busybox", Kernel: []byte("not a kernel")}, "not a RISC-V Linux Image"},
+		{"kernel that is none", Config{Image: "busybox", Kernel: []byte("not a kernel")}, "not a Linux Image for RISC-V"},
 		{"memory for no kernel", Config{Image: "busybox", Memory: MinMemory, Kernel: hugeKernel()}, "too little"},
 	}
 	t.Setenv("AGENTVM_REGISTRY_MIRRORS", "docker.io=http://127.0.0.1:1") // tests reach only loopback

@@ -58,10 +58,14 @@ type emulatorKind struct {
 // programs has the machines' compiled code by architecture and cache directory. All VMs of the process share it.
 var programs = refcount.Map[*machine.Program]{Free: func(p *machine.Program) { _ = p.Close(context.Background()) }}
 
+func programKey(architecture platform.Architecture, cacheDir string) string {
+	return string(architecture) + ":" + cacheDir
+}
+
 // acquireProgram compiles the machine, or shares what another VM has compiled. cacheDir is a folder of the store, which keeps what is translated, too. A cache
 // that cannot be used, or whose key cannot be kept outside of the store, costs only time.
 func acquireProgram(ctx context.Context, architecture platform.Architecture, cacheDir string, log *slog.Logger) (*refcount.Ref[*machine.Program], error) {
-	return programs.Acquire(string(architecture)+":"+cacheDir, func() (program *machine.Program, err error) {
+	return programs.Acquire(programKey(architecture, cacheDir), func() (program *machine.Program, err error) {
 		start, ctx := time.Now(), context.WithoutCancel(ctx)
 		config := machine.ProgramConfig{Architecture: architecture, CacheDir: cacheDir}
 		if cacheDir != "" {
