@@ -54,6 +54,8 @@ func porting(t *testing.T, ports ...uint16) (s Store, addresses []string) {
 		if strings.Contains(string(log), "panic") || strings.Contains(string(log), "DATA RACE") {
 			t.Errorf("the activator's log:\n%s", log)
 		}
+		// Its last lines may come after its lock is gone, and a folder is not removed while a file is made in it.
+		await(t, "the activator's last write", func() bool { return os.RemoveAll(s.activator().dir) == nil })
 	})
 	c, err := s.Start(t.Context(), "dev", portConfig(ports...), nil)
 	if err != nil {
