@@ -98,7 +98,7 @@ func (s *Store) add(ctx context.Context, image Image, progress ProgressFunc) (*I
 		return nil, err
 	}
 	image.RootDiskDigest, image.Size = disk.Digest, disk.Size
-	image.Architecture = cmp.Or(image.Architecture, disk.Architecture, platform.Supported()[0])
+	image.Architecture = cmp.Or(image.Architecture, disk.Architecture, platform.Default)
 	image.Created = time.Now().UTC().Truncate(time.Second)
 	return &image, s.save(&image)
 }

@@ -78,7 +78,7 @@ func (i *Image) Key() Key { return Key{i.Name, i.Architecture} }
 
 // String returns the name, with the platform unless it is the one that the name alone stands for.
 func (k Key) String() string {
-	if k.Architecture == platform.Supported()[0] {
+	if k.Architecture == platform.Default {
 		return k.Name
 	}
 	return k.Name + " (" + k.Architecture.Platform() + ")"

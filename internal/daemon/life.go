@@ -9,10 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"agentvm/images"
-	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/host/lograte"
-	"agentvm/internal/host/platform"
 	"agentvm/internal/host/shortage"
 	"agentvm/vm"
 )
@@ -176,10 +173,8 @@ func (d *daemon) bootVM(restore *Restoration) (VM, error) {
 	if err != nil {
 		return nil, d.stillAsleep(restore, err)
 	}
-	var info daemonrpc.Info
-	v.Describe(&info)
-	architecture, _ := platform.Parse(info.Platform)
-	d.image = images.Key{Name: info.Image, Architecture: architecture}
+	image := v.Image()
+	d.image = image.Key()
 	if config.DiskSize >= 0 {
 		if err := d.paths.writeDiskImage(d.image); err != nil {
 			d.logger.Warn("say which image the disk belongs to", "error", err)

@@ -123,7 +123,7 @@ func Build(ctx context.Context, o Options) (image *images.Image, err error) {
 	if b.now.IsZero() {
 		b.now = time.Now().UTC().Truncate(time.Second)
 	}
-	b.Platform = cmp.Or(b.Platform, platform.Supported()[0])
+	b.Platform = cmp.Or(b.Platform, platform.Default)
 	if b.Output == nil {
 		b.Output = io.Discard
 	}

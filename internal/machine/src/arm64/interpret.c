@@ -107,7 +107,7 @@
         d += 1;                                                                                                        \
         break;                                                                                                         \
     }
-#define SP_ACCESS(op, sp_op, body)                                                                                     \
+#define SP_ACCESS(sp_op, body)                                                                                         \
     case sp_op:                                                                                                        \
         if ((hart.x[31] & 15) != 0) MISS                                                                               \
         __attribute__((fallthrough));                                                                                  \
