@@ -21,6 +21,7 @@ const (
 func TestKilledApply(t *testing.T) {
 	rounds := roundsEach(t)
 	w, watch := newWatchedWorld(t)
+	watch.own = true // the daemon writes when it likes, and without it there is nothing to apply
 	dir := t.TempDir()
 	w.start("first", "-m", dir+":/src:cow")
 	reset := func() {

@@ -21,6 +21,7 @@ import (
 // of them it kills the process, or has the call fail because the disk is full.
 type watch struct {
 	mu     sync.Mutex
+	own    bool // only calls of commands begun while it is armed count, not those of daemons that were there
 	armed  bool
 	seen   int // since it was armed
 	at     int // the call to meet; 0: none
@@ -123,7 +124,10 @@ func (w *watch) put(c *exec.Cmd) (attach func() error, err error) {
 		if err != nil {
 			return err
 		}
-		w.ended.Go(func() { w.serve(list[0]) })
+		w.mu.Lock()
+		counts := w.armed || !w.own
+		w.mu.Unlock()
+		w.ended.Go(func() { w.serve(list[0], counts) })
 		return nil
 	}, nil
 }
@@ -145,8 +149,8 @@ type answer struct {
 	flags uint32
 }
 
-// serve answers until all processes under the filter have ended.
-func (w *watch) serve(fd int) {
+// serve answers until all processes under the filter have ended. Their calls may be met if they count.
+func (w *watch) serve(fd int, counts bool) {
 	defer unix.Close(fd)
 	for {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
@@ -160,7 +164,7 @@ func (w *watch) serve(fd int) {
 			continue // the caller has been killed meanwhile
 		}
 		a := answer{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		if w.meets(n) {
+		if counts && w.meets(n) {
 			if w.full {
 				a.flags, a.err = 0, -int32(unix.ENOSPC)
 			} else {
