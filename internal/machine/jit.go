@@ -71,7 +71,7 @@ func TranslatesByDefault() bool { return translationMode(ProgramConfig{}) != Tra
 // nativeKey is the key of a machine's *machineJIT in the context of its calls.
 type nativeKey struct{}
 
-// instantiateNative makes the module whose function the machine enters native code by, see src/riscv64/jit.c.
+// instantiateNative makes the module whose function the machine enters native code by, see src/common/jit.c.
 func instantiateNative(ctx context.Context, runtime wazero.Runtime) error {
 	enter := func(ctx context.Context, stack []uint64) {
 		ctx.Value(nativeKey{}).(*machineJIT).enter(uint32(stack[1]), stack[2], stack[3], uint32(stack[4]))

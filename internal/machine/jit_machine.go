@@ -16,13 +16,14 @@ import (
 // reasonTranslate is enum run_reason's RUN_TRANSLATE: TranslateAll needs its answer before the guest continues.
 const reasonTranslate Reason = 5
 
-// abiJIT mirrors struct jit_layout of src/riscv64/jit.c.
+// abiJIT mirrors struct jit_layout of src/common/jit.c.
 type abiJIT struct {
 	Version                           uint32 // of the contract
 	X, F, PC                          uint32 // offsets in the hart; registers have 8 bytes each
 	MStatus, FRM, FFlags              uint32 // offsets in the hart
 	Reservation, Reserved             uint32 // offsets of LR's address and value
 	Supervisor                        blocks.Supervisor
+	ARM64                             blocks.ARM64
 	Read, Write, Code                 uint32 // offsets of the TLB's tables in the set of a privilege level
 	Entries, EntrySize                uint32 // of a table; both powers of two
 	Tag, Addend                       uint32 // offsets in an entry
@@ -36,9 +37,9 @@ type abiJIT struct {
 }
 
 // jitVersion is that of the contract which this program was written for.
-const jitVersion = 9
+const jitVersion = 10
 
-// Offsets in struct jit_state of src/riscv64/jit.h.
+// Offsets in struct jit_state of src/common/jit.h.
 const (
 	jitHotCount   = 8
 	jitRefused    = 12
@@ -154,7 +155,7 @@ func (j *machineJIT) reinstallIfUnchanged(at codePlace) (bool, error) {
 	return page.entries[at.offset].installed(), err
 }
 
-// enter is what the machine calls: see jit_run of src/riscv64/jit.c. An entry that is not the slot's executes nothing.
+// enter is what the machine calls: see jit_run of src/common/jit.c. An entry that is not the slot's executes nothing.
 func (j *machineJIT) enter(tlb uint32, page, self uint64, entry uint32) {
 	j.code.Enter(entry, self|uint64(entry)<<8, page, j.m.layout.Hart, tlb)
 }

@@ -35,7 +35,7 @@ func (j *machineJIT) begin() error {
 func (j *machineJIT) layout() blocks.Layout {
 	a, hart := &j.abi, j.m.layout.Hart
 	return blocks.Layout{
-		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Flags: hart + a.FFlags, Supervisor: a.Supervisor.At(hart), Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
+		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Flags: hart + a.FFlags, Supervisor: a.Supervisor.At(hart), ARM64: a.ARM64.At(hart), Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
 		RAM: j.m.layout.RAM, Frame: a.CodePageSize - 8,
 		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, Other: a.Other, EntrySize: a.EntrySize, Jumps: a.Jumps, Generation: a.Generation, Places: a.Places, Tag: a.Tag, Addend: a.Addend, Walk: a.Walk.At(hart),
 		Fused: cpu.X86.HasFMA,
@@ -185,7 +185,7 @@ func (j *machineJIT) installBlock(frame uint32, page *translatedPage, block *nat
 }
 
 // worth is how often a place of the page must be hot before it is translated: when as much time was lost by interpreting as the translation
-// costs. It costs some 2 us an instruction; a place is hot after JIT_THRESHOLD jumps (src/riscv64/jit.h), of which each loses some 60 ns. What is executed for the
+// costs. It costs some 2 us an instruction; a place is hot after JIT_THRESHOLD jumps (src/common/jit.h), of which each loses some 60 ns. What is executed for the
 // first time is likelier to be executed often than what was left out before.
 func (p *translatedPage) worth() int {
 	const perPlace = 60 // instructions whose translation costs what a hot place has lost

@@ -34,30 +34,6 @@ func memoryEmitters() map[string]emitter {
 	return all
 }
 
-func (t *translator) store(a access, from, at register, distance uint32) {
-	if a.size == 2 {
-		t.bytes(0x66)
-	}
-	t.indexed(a.wide, a.op, from, memory, at, distance)
-}
-
-// lookUp makes the address in linear memory of the virtual address in rax, for an access within a page. Otherwise it continues at miss.
-func (t *translator) lookUp(table uint32, size int32, miss *label) {
-	t.index(rcx, rax)
-	t.lea(true, rdx, rax, size-1)
-	t.immediate(true, immediateAnd, rdx, -PageSize)
-	detour, back := t.detour(table, miss)
-	t.found(table, detour)
-	t.bind(back)
-	t.indexed(false, opAddTo, rax, tlb, rcx, table+t.layout.Addend)
-}
-
-// found continues at miss when the TLB's entry is not that of the page in rdx.
-func (t *translator) found(table uint32, miss *label) {
-	t.indexed(true, opCmpTo, rdx, tlb, rcx, table+t.layout.Tag)
-	t.jumpIf(notEqual, miss)
-}
-
 // aligned is the first half of lookUp for accesses that must be aligned: the tag has zeros there.
 func (t *translator) aligned(d *riscv.Decoded, table uint32, size int32) {
 	t.copyOf(d.Rs1, rax)

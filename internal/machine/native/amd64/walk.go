@@ -13,42 +13,9 @@ type detour struct {
 	miss       *label // when the routine did not find the page
 }
 
-// detour gives the label of the detour of a look-up in a table of the TLB. back is to be bound behind the jump to it.
-func (t *translator) detour(table uint32, miss *label) (from, back *label) {
-	d := detour{t.newLabel(), t.newLabel(), table, miss}
-	t.detours = append(t.detours, d)
-	return d.from, d.back
-}
-
-// writeDetours writes the detours of what was written before. The routine has the address in rax, which it keeps, and the page of the access's last byte in rdx. With equal it
-// gives the offset of the page's entry in rcx.
-func (t *translator) writeDetours() {
-	for _, d := range t.detours {
-		if t.walks[d.table] == nil {
-			t.walks[d.table] = t.newLabel()
-		}
-		t.bind(d.from)
-		t.call(t.walks[d.table])
-		t.jumpIf(notEqual, d.miss)
-		t.maskEntry(rcx)
-		t.jump(d.back)
-	}
-	t.detours = nil
-}
-
-// writeWalks writes the routines, which end the code.
-func (t *translator) writeWalks() {
-	for _, table := range []uint32{t.layout.Read, t.layout.Write} {
-		if l := t.walks[table]; l != nil {
-			t.bind(l)
-			(&walk{translator: t, table: table, fail: t.newLabel()}).write()
-		}
-	}
-}
-
 // walk is the routine of a table.
 type walk struct {
-	*translator
+	*pageCode
 	table uint32
 	fail  *label
 }

@@ -11,7 +11,7 @@ import (
 // translator makes the code of one page.
 type translator struct {
 	assembler
-	*blocks.Blocks
+	*blocks.Blocks[riscv.Decoded]
 	layout   *blocks.Layout
 	labels   [blocks.PageSize / 2]*label
 	exits    []exit
@@ -46,10 +46,10 @@ type exit struct {
 
 // Translate makes the code of a page. It is false when none of the entries is an instruction that can be translated.
 func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
-	t := &translator{layout: l, walks: map[uint32]*label{}, Blocks: blocks.Discover(p, func(d *riscv.Decoded) bool { return emitters[d.Name] != nil && blocks.HasRegister(d) })}
+	t := &translator{layout: l, walks: map[uint32]*label{}, Blocks: blocks.RISCV(p, func(d *riscv.Decoded) bool { return emitters[d.Name] != nil && blocks.HasRegister(d) })}
 	t.dispatch = t.newLabel()
 	for i := range t.labels {
-		if t.Leader[i] && t.Decoded[i].Size != 0 {
+		if t.Leader[i] && t.Steps[i].Size != 0 {
 			t.labels[i] = t.newLabel()
 		}
 	}
@@ -79,7 +79,7 @@ func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 // block translates from a leader to the next one or a jump, and gives the halfword to continue at.
 func (t *translator) block(first int, out *blocks.Translation) int {
 	count, end := t.Block(first)
-	if end < len(t.labels) && t.Leader[end] && t.Decoded[end].Size != 0 && t.labels[end] == nil {
+	if end < len(t.labels) && t.Leader[end] && t.Steps[end].Size != 0 && t.labels[end] == nil {
 		t.labels[end] = t.newLabel()
 	}
 	out.Instructions += count
@@ -88,7 +88,7 @@ func (t *translator) block(first int, out *blocks.Translation) int {
 	t.immediate(immediateSubs, budget, budget, uint32(count))
 	t.jumpIf(less, t.exit(2*first, count, false))
 	t.unspent, t.end, t.facts = count, end, facts{}
-	t.groups, t.placed, t.copied = t.Groups(first, end), placed{}, nil
+	t.groups, t.placed, t.copied = t.Groups(first, end, blocks.AccessRISCV), placed{}, nil
 	t.instructions(first, end, func(i int) {
 		if !t.Places {
 			return
@@ -111,7 +111,7 @@ func (t *translator) instructions(first, end int, before func(int)) {
 		if t.at+d.Size > blocks.PageSize {
 			t.checkSecond()
 		}
-		switch t.Flow(d) {
+		switch t.Steps[i].Flow {
 		case blocks.FlowBranch:
 			t.compare(true, t.value(d.Rs1, x0), t.value(d.Rs2, x2))
 			t.jumpIf(conditions[d.Name], t.place(t.at+int(d.Imm)))
@@ -131,7 +131,7 @@ func (t *translator) instructions(first, end int, before func(int)) {
 		t.unspent--
 		i += d.Size / 2
 	}
-	if !jumps && (end >= len(t.Decoded) || t.Decoded[end].Size == 0 || t.labels[end].at >= 0) {
+	if !jumps && (end >= len(t.Decoded) || t.Steps[end].Size == 0 || t.labels[end].at >= 0) {
 		t.jump(t.place(2 * end))
 	}
 }

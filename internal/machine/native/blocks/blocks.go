@@ -1,11 +1,7 @@
 // Package blocks has what the translators to native code share: their input and output, and the blocks of a page.
 package blocks
 
-import (
-	"slices"
-
-	"agentvm/internal/machine/riscv"
-)
+import "slices"
 
 // PageSize is the size of a guest page, in bytes.
 const PageSize = 4096
@@ -15,6 +11,7 @@ type Layout struct {
 	X, F, PC, MStatus     uint32 // addresses in linear memory; registers have 8 bytes each
 	RoundingMode, Flags   uint32 // addresses of frm and fflags, of 4 bytes
 	Supervisor            Supervisor
+	ARM64                 ARM64
 	Reservation, Reserved uint32 // addresses of LR's address and value
 	Read, Write, Code     uint32 // offsets of the tables in the TLB of a privilege level
 	RAM                   uint32 // address of the first page
@@ -29,7 +26,7 @@ type Layout struct {
 	Fused                 bool // the host multiplies and adds with one rounding: FMA3 on amd64
 }
 
-// Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/riscv64/jit.c.
+// Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/common/jit.c.
 type Walk struct {
 	Scratch                      uint32 // address of three words of 8 bytes for native code alone
 	RAMBytes                     uint32 // address of the size of RAM, 8 bytes
@@ -68,6 +65,23 @@ func (s Supervisor) At(hart uint32) Supervisor {
 	return s
 }
 
+// ARM64 has the addresses of what translations of arm64 code use. Registers have 8 bytes, but fpcr, fpsr and the exception level, which have 4.
+// The flags are those of enum flags in src/arm64/hart.h, with both operands.
+type ARM64 struct {
+	Flags, FlagA, FlagB uint32
+	FPCR, FPSR, CPACR   uint32
+	SCTLR, EL           uint32
+	TPIDR, SP           uint32 // of EL0
+}
+
+// At adds the address of the hart to offsets in it.
+func (a ARM64) At(hart uint32) ARM64 {
+	for _, place := range []*uint32{&a.Flags, &a.FlagA, &a.FlagB, &a.FPCR, &a.FPSR, &a.CPACR, &a.SCTLR, &a.EL, &a.TPIDR, &a.SP} {
+		*place += hart
+	}
+	return a
+}
+
 // MaxJumps is the size of the cache of jumps, and a jump's the entry's offset in the table of entries.
 const MaxJumps = 1 << 10
 
@@ -94,23 +108,33 @@ type Entry struct{ Offset, At int }
 // maxBlock is how many instructions are executed at most between two looks at the budget.
 const maxBlock = 64
 
-// Blocks is what is known of a page, by halfword.
-type Blocks struct {
-	Page
-	Decoded [PageSize / 2]riscv.Decoded // Size 0: not translated
-	Leader  [PageSize / 2]bool          // control may reach it from elsewhere; it may still be untranslated
-
-	translated func(*riscv.Decoded) bool
+// Step is what discovery knows of an instruction.
+type Step struct {
+	Size    int // bytes; 0: it is not translated
+	Flow    Flow
+	Target  int  // of a branch or jump, an offset from the page's start
+	Returns bool // control comes to what is behind it later, as behind a call
+	Ends    bool // no block continues behind it
 }
 
-// Discover finds what the entries reach in the page, and then what else was executed there: code that only other pages lead to. The function
-// says which instructions are translated, apart from branches and jumps.
-func Discover(p Page, translated func(*riscv.Decoded) bool) *Blocks {
-	b := &Blocks{Page: p, translated: translated}
+// Blocks is what is known of a page, by halfword. I is a decoded instruction.
+type Blocks[I any] struct {
+	Page
+	Decoded [PageSize / 2]I
+	Steps   [PageSize / 2]Step
+	Leader  [PageSize / 2]bool // control may reach it from elsewhere; it may still be untranslated
+
+	decode func(p *Page, at int) (I, Step)
+}
+
+// Discover finds what the entries reach in the page, and then what else was executed there: code that only other pages lead to. A step without a
+// size is where the code cannot be decoded.
+func Discover[I any](p Page, decode func(p *Page, at int) (I, Step)) *Blocks[I] {
+	b := &Blocks[I]{Page: p, decode: decode}
 	b.reach(slices.Clone(p.Entries))
 	if p.Seen != nil {
 		for at := 0; at < PageSize; at += 2 {
-			if b.seen(at) && b.Decoded[at/2].Size == 0 {
+			if b.seen(at) && b.Steps[at/2].Size == 0 {
 				b.reach([]uint16{uint16(at)})
 			}
 		}
@@ -120,13 +144,13 @@ func Discover(p Page, translated func(*riscv.Decoded) bool) *Blocks {
 
 // Block gives the number of instructions of the block that begins at a halfword, and the halfword behind it, which then leads when the block
 // was cut for its length.
-func (b *Blocks) Block(first int) (count, end int) {
+func (b *Blocks[I]) Block(first int) (count, end int) {
 	end = first
 	for {
-		d := &b.Decoded[end]
+		s := &b.Steps[end]
 		count++
-		end += d.Size / 2
-		if b.Flow(d) != FlowNext || end >= len(b.Decoded) || b.Decoded[end].Size == 0 || b.Leader[end] {
+		end += s.Size / 2
+		if s.Flow != FlowNext || end >= len(b.Steps) || b.Steps[end].Size == 0 || b.Leader[end] {
 			return count, end
 		}
 		if count == maxBlock {
@@ -137,7 +161,7 @@ func (b *Blocks) Block(first int) (count, end int) {
 }
 
 // reach finds what places lead to.
-func (b *Blocks) reach(work []uint16) {
+func (b *Blocks[I]) reach(work []uint16) {
 	for len(work) > 0 {
 		at := int(work[len(work)-1])
 		work = work[:len(work)-1]
@@ -150,35 +174,26 @@ func (b *Blocks) reach(work []uint16) {
 			if first {
 				b.Leader[at/2] = true
 			}
-			if b.Decoded[at/2].Size != 0 {
+			if b.Steps[at/2].Size != 0 {
 				break
 			}
-			d, ok := b.decode(at)
-			if !ok {
+			d, s := b.decode(&b.Page, at)
+			if s.Size == 0 {
 				break
 			}
-			next := at + d.Size
-			flow := b.Flow(&d)
-			if flow == FlowLeave {
+			next := at + s.Size
+			if s.Flow == FlowLeave {
 				lead(next) // where the interpreter is done
 				break
 			}
-			b.Decoded[at/2] = d
-			switch flow {
-			case FlowBranch:
-				lead(at + int(d.Imm))
+			b.Decoded[at/2], b.Steps[at/2] = d, s
+			if s.Flow == FlowBranch || s.Flow == FlowJump {
+				lead(s.Target)
+			}
+			if s.Flow == FlowBranch || s.Returns || s.Ends {
 				lead(next)
-			case FlowJump:
-				lead(at + int(d.Imm))
 			}
-			if (flow == FlowJump || flow == FlowIndirect) && d.Rd != 0 {
-				lead(next) // where the call returns to
-			}
-			if writesStatus(&d) {
-				lead(next)
-				break
-			}
-			if flow != FlowNext {
+			if s.Flow != FlowNext || s.Ends {
 				break
 			}
 			at = next
@@ -186,15 +201,7 @@ func (b *Blocks) reach(work []uint16) {
 	}
 }
 
-// decode reads an instruction of the page, or one that begins in its last halfword.
-func (b *Blocks) decode(at int) (riscv.Decoded, bool) {
-	if at == PageSize-2 && b.Code[at]&3 == 3 {
-		return riscv.Decode([]byte{b.Code[at], b.Code[at+1], byte(b.Second), byte(b.Second >> 8)}, 0)
-	}
-	return riscv.Decode(b.Code, at)
-}
-
-func (b *Blocks) seen(at int) bool {
+func (b *Blocks[I]) seen(at int) bool {
 	return b.Seen == nil || b.Seen[at/16]>>(at/2%8)&1 != 0
 }
 
@@ -208,19 +215,3 @@ const (
 	FlowIndirect      // to an address in a register
 	FlowLeave         // the interpreter executes it
 )
-
-// Flow says where control goes after an instruction.
-func (b *Blocks) Flow(d *riscv.Decoded) Flow {
-	switch d.Name {
-	case "beq", "bne", "blt", "bge", "bltu", "bgeu":
-		return FlowBranch
-	case "jal":
-		return FlowJump
-	case "jalr":
-		return FlowIndirect
-	}
-	if !b.translated(d) {
-		return FlowLeave
-	}
-	return FlowNext
-}

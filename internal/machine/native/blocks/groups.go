@@ -1,14 +1,14 @@
 package blocks
 
-// access is what a load or store of plain memory touches.
-type access struct {
-	size  int64 // in bytes
-	store bool
-}
+import "math/bits"
 
-var accesses = map[string]access{
-	"lb": {size: 1}, "lbu": {size: 1}, "lh": {size: 2}, "lhu": {size: 2}, "lw": {size: 4}, "lwu": {size: 4}, "ld": {size: 8}, "flw": {size: 4}, "fld": {size: 8},
-	"sb": {1, true}, "sh": {2, true}, "sw": {4, true}, "sd": {8, true}, "fsw": {4, true}, "fsd": {8, true},
+// Access is what an instruction does to memory and registers.
+type Access struct {
+	Base   uint8  // the register with the place
+	Low    int64  // distance of the first byte from there
+	Size   int64  // bytes, 0: it is none of plain memory by a register and a constant
+	Store  bool   // it writes them
+	Writes uint32 // the registers that the instruction writes, a bit each
 }
 
 // Group is accesses of a block by the same value of a base register that are likely to be in one page: their place is looked up once.
@@ -23,32 +23,28 @@ type Group struct {
 // maxGroup bounds End - Low. The farther apart accesses are, the more often a page ends between them.
 const maxGroup = 512
 
-// Groups finds the groups of a block, of two accesses or more, by the halfwords of their accesses; nil when it has no access.
-func (b *Blocks) Groups(first, end int) map[int]*Group {
+// Groups finds the groups of a block, of two accesses or more, by the halfwords of their accesses; nil when it has no access. An instruction across
+// two pages is in none.
+func (b *Blocks[I]) Groups(first, end int, access func(*I) Access) map[int]*Group {
 	var groups map[int]*Group
 	var open [32]*Group // by base register
-	for i := first; i < end; i += b.Decoded[i].Size / 2 {
-		d := &b.Decoded[i]
-		a, moves := accesses[d.Name]
-		if !moves {
-			open[d.Rd] = nil // or the floating-point register of that number, which does no harm
-			continue
-		}
-		if d.Rs1 != 0 && 2*i+d.Size <= PageSize {
-			g := open[d.Rs1]
-			if g == nil || max(g.End, d.Imm+a.size)-min(g.Low, d.Imm) > maxGroup {
-				g = &Group{First: i, Low: d.Imm, End: d.Imm + a.size}
-				open[d.Rs1] = g
+	for i := first; i < end; i += b.Steps[i].Size / 2 {
+		a := access(&b.Decoded[i])
+		if a.Size != 0 && 2*i+b.Steps[i].Size <= PageSize {
+			g := open[a.Base]
+			if g == nil || max(g.End, a.Low+a.Size)-min(g.Low, a.Low) > maxGroup {
+				g = &Group{First: i, Low: a.Low, End: a.Low + a.Size}
+				open[a.Base] = g
 			}
-			g.Low, g.End, g.Store = min(g.Low, d.Imm), max(g.End, d.Imm+a.size), g.Store || a.store
+			g.Low, g.End, g.Store = min(g.Low, a.Low), max(g.End, a.Low+a.Size), g.Store || a.Store
 			g.members++
 			if groups == nil {
 				groups = map[int]*Group{}
 			}
 			groups[i] = g
 		}
-		if !a.store {
-			open[d.Rd] = nil
+		for w := a.Writes; w != 0; w &= w - 1 {
+			open[bits.TrailingZeros32(w)] = nil
 		}
 	}
 	for i, g := range groups {

@@ -35,8 +35,8 @@ func TestGroups(t *testing.T) {
 		for i, w := range test.words {
 			binary.LittleEndian.PutUint32(page.Code[4*i:], w)
 		}
-		b := blocks.Discover(page, func(*riscv.Decoded) bool { return true })
-		groups := b.Groups(0, 2*len(test.words))
+		b := blocks.RISCV(page, func(*riscv.Decoded) bool { return true })
+		groups := b.Groups(0, 2*len(test.words), blocks.AccessRISCV)
 		var got []string
 		for i := range test.words {
 			d := &b.Decoded[2*i]

@@ -1,6 +1,6 @@
 // Decoding: an instruction word becomes a struct insn for the interpreter. What has no operation of its own is one of its group's: imm is then the
 // word, and rd and rn the two bytes of the instruction's number.
-#include "hart.h"
+#include "jit.h"
 
 static bool is(const struct instruction_row *row, uint32_t w) {
     if ((w & row->bits.mask) != row->bits.match) return false;
@@ -82,7 +82,9 @@ static void branch(struct insn *d, unsigned id, uint32_t w, uint32_t at) {
         bool taken = id == ID_CBZ_W || id == ID_CBZ_X || id == ID_TBZ;
         d->op = taken ? OP_B : OP_NOP;
     }
-    if (target >= PAGE_SIZE && d->op != OP_NOP) d->op += OP_B_FAR - OP_B;
+    // The translator counts jumps back and calls, which those to other pages are counted as.
+    bool counted = jit.enabled && (d->imm < 0 || id == ID_BL);
+    if ((target >= PAGE_SIZE || counted) && d->op != OP_NOP) d->op += OP_B_FAR - OP_B;
     else if (d->op == OP_B_COND && compare_branch[d->rm] != 0) d->op = compare_branch[d->rm];
 }
 
@@ -300,23 +302,29 @@ static bool decode_short(struct insn *d, unsigned id, uint32_t w) {
     }
 }
 
+// group_form is what the instruction's group executes.
+static struct insn group_form(unsigned id, uint32_t w) {
+    return (struct insn){.op = group_operation[instruction_rows[id].group], .rd = (uint8_t)id, .rn = (uint8_t)(id >> 8), .imm = (int32_t)w};
+}
+
+void decode_whole(uint32_t w, struct insn *d, uint32_t at) {
+    int id = instruction_of(w);
+    if (id < 0) {
+        *d = (struct insn){.op = OP_UNDEFINED, .imm = (int32_t)w};
+    } else if (instruction_rows[id].group == GROUP_BRANCH) {
+        *d = (struct insn){.rd = offset_of(rd_of(w)), .rn = offset_of(rn_of(w))};
+        branch(d, (unsigned)id, w, at);
+    } else {
+        *d = group_form((unsigned)id, w);
+    }
+}
+
 // decode_slot decodes the instruction at word `index` of the page.
 void decode_slot(struct code_page *page, uint32_t index) {
     const uint32_t *code = ram_at(RAM_BASE + (uint64_t)page->frame * PAGE_SIZE, PAGE_SIZE);
     uint32_t w = code[index];
-    struct insn *d = &page->slot[index];
     int id = instruction_of(w);
-    if (id < 0) {
-        *d = (struct insn){.op = OP_UNDEFINED, .imm = (int32_t)w};
-        return;
-    }
-    unsigned group = instruction_rows[id].group;
-    if (group == GROUP_BRANCH) {
-        *d = (struct insn){.rd = offset_of(rd_of(w)), .rn = offset_of(rn_of(w))};
-        branch(d, (unsigned)id, w, index * 4);
-        return;
-    }
     struct insn own;
-    if (decode_short(&own, (unsigned)id, w)) *d = own;
-    else *d = (struct insn){.op = group_operation[group], .rd = (uint8_t)id, .rn = (uint8_t)(id >> 8), .imm = (int32_t)w};
+    if (id >= 0 && decode_short(&own, (unsigned)id, w)) page->slot[index] = own;
+    else decode_whole(w, &page->slot[index], index * 4);
 }

@@ -8,7 +8,7 @@ static inline uint64_t sized(uint64_t v, bool wide) { return wide ? v : (uint32_
 // add_with_carry is a + b + carry; the upper half of what is not wide is meaningless.
 static uint64_t add_with_carry(uint64_t a, uint64_t b, bool carry, bool wide, bool flags) {
     uint64_t sum = a + b + carry;
-    if (!flags) return sum;
+    if (!flags || (!carry && set_sum_flags(wide ? a : sext32(a), wide ? b : sext32(b), wide))) return sum;
     bool n, c, v;
     if (wide) {
         n = sum >> 63;

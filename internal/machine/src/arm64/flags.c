@@ -15,10 +15,29 @@ uint64_t nzcv(void) {
     }
 }
 
+// set_nzcv keeps the flags as a subtraction that has them, if there is one: none sets Z without C, or V without one of the others.
 void set_nzcv(uint64_t flags) {
-    hart.flags = FLAGS_PACKED;
-    hart.flag_a = flags & PSTATE_NZCV;
-    hart.flag_b = 0;
+    enum { NONE = FLAGS_PACKED };
+    static const struct { uint64_t kind, a, b; } of[16] = {
+        {FLAGS_SUB64, 0, ~0ull}, {NONE, 0, 0}, {FLAGS_SUB64, 1, 0}, {FLAGS_SUB64, 1ull << 63, 1}, // NZCV 0000 to 0011
+        {FLAGS_LOGIC, 0, 0}, {NONE, 0, 0}, {FLAGS_SUB64, 0, 0}, {NONE, 0, 0},
+        {FLAGS_SUB64, 0, 1}, {FLAGS_SUB64, INT64_MAX, ~0ull}, {FLAGS_SUB64, ~0ull, 0}, {NONE, 0, 0},
+        {NONE, 0, 0}, {NONE, 0, 0}, {NONE, 0, 0}, {NONE, 0, 0},
+    };
+    unsigned n = flags >> 28 & 15;
+    hart.flags = of[n].kind;
+    hart.flag_a = of[n].kind == NONE ? flags & PSTATE_NZCV : of[n].a;
+    hart.flag_b = of[n].b;
+}
+
+// set_sum_flags sets the flags of a + b: those of a - (-b), but when b has no opposite or is zero, which borrows nothing. Both are sign-extended
+// when the sum is of 32 bits. false: the flags were not set.
+bool set_sum_flags(uint64_t a, uint64_t b, bool wide) {
+    if (b == 0 || b == (wide ? 1ull << 63 : (uint64_t)INT32_MIN)) return false;
+    hart.flags = wide ? FLAGS_SUB64 : FLAGS_SUB32;
+    hart.flag_a = a;
+    hart.flag_b = -b;
+    return true;
 }
 
 // compared tells a condition by the operands alone, when the flags are a comparison's or a logical operation's, whose second operand is 0. false: it

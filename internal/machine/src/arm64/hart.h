@@ -72,7 +72,7 @@ struct insn {
     int32_t imm;
 };
 
-enum { PAGE_SLOTS = 1024, PAGE_TAIL = 1, CODE_PAGES = 16384 };
+enum { SLOT_CODE = 4, PAGE_SLOTS = 1024, PAGE_TAIL = 1, CODE_PAGES = 16384 };
 
 // The decoded form of one 4 KiB page of guest code: a slot for each instruction, filled when first executed. The tail catches execution that
 // runs off the page's end.
@@ -82,11 +82,12 @@ struct code_page {
     uint32_t in_use;
 };
 
-// The flags are kept as what they follow from. N, Z, C and V are computed when something other than a comparison's branch wants them.
+// The flags are kept as what they follow from. N, Z, C and V are computed when something other than a comparison's branch wants them. Nearly all
+// values that they may have are those of some subtraction, and kept as one: see set_nzcv.
 enum flags {
     FLAGS_SUB64,  // of a - b
     FLAGS_SUB32,  // of the 32-bit a - b, both sign-extended
-    FLAGS_LOGIC,  // of a, sign-extended; C and V are clear
+    FLAGS_LOGIC,  // of a, sign-extended; C and V are clear, b is 0
     FLAGS_PACKED, // a has them at the places of PSTATE
 };
 
@@ -99,11 +100,11 @@ struct hart_state {
     int64_t budget;         // instructions left in this slice; may go slightly below zero
     uint64_t retired_end;   // instructions retired since init when budget reaches zero
     uint64_t flag_a, flag_b;
-    uint32_t flags;         // enum flags
+    uint64_t flags;         // enum flags; of this size so that translated code sets it with one store of a constant
     uint32_t el;            // 0 or 1
     uint32_t cause;         // ESR of the pending exception while an out-of-line function returns to the interpreter, or 0
-    uint32_t wait;          // wfi was executed
     uint64_t fault_address; // FAR of that exception
+    uint32_t wait;          // wfi was executed
     uint32_t recheck;       // the interpreter must look at interrupts, stop and its page before the next instruction
     uint32_t stop;          // reason to leave `run`, see enum run_reason
     uint32_t stop_code;
@@ -131,6 +132,8 @@ struct hart_state {
 #define hart (*(struct hart_state *)(uintptr_t)HART_ADDRESS)
 
 _Static_assert(sizeof(struct hart_state) <= 0xf0000, "build.sh keeps 960 KiB for the hart");
+
+static inline bool exception_pending(void) { return hart.cause != 0; }
 
 static inline struct tlb *current_tlb(void) { return &hart.tlb[hart.el]; }
 
@@ -198,6 +201,7 @@ static inline uint64_t offset_register(uint32_t w, unsigned scale) {
 
 // decode.c
 void decode_slot(struct code_page *page, uint32_t index);
+void decode_whole(uint32_t word, struct insn *d, uint32_t at); // without the interpreter's operations for what is in the page
 int instruction_of(uint32_t word); // its number, -1: none
 bool logical_immediate(uint32_t word, uint64_t *value);
 
@@ -209,6 +213,7 @@ void code_decode(const struct insn *slot);
 // flags.c
 uint64_t nzcv(void); // at the places of PSTATE
 void set_nzcv(uint64_t packed);
+bool set_sum_flags(uint64_t a, uint64_t b, bool wide);
 bool condition_holds(unsigned condition);
 
 // mmu.c. After an exception hart.cause is not 0 and results are meaningless. `unprivileged` accesses are checked as EL0's.

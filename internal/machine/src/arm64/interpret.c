@@ -8,7 +8,7 @@
 //   resume ──► take pending interrupt ──► enter page (code TLB) ──► loop ──► budget spent ──► return
 //     ▲                                        ▲                      │
 //     └── system instruction or exception ─────┴───── jump ───────────┘
-#include "hart.h"
+#include "jit.h"
 
 #define PC() (pc_base + ((uint32_t)(uintptr_t)d >> 1))
 #define LIKELY(c) __builtin_expect(!!(c), 1)
@@ -162,6 +162,7 @@ static bool execute_access(const struct insn *d, uint64_t pc) {
 }
 
 void interpret(void) {
+    jit_uncount();
     int64_t n = hart.budget;
     const struct insn *d;
     uint64_t pc, pc_base;
@@ -201,6 +202,10 @@ jump: {
     }
     d = &page->slot[(pc & (PAGE_SIZE - 1)) >> 2];
     pc_base = pc - ((uint32_t)(uintptr_t)d >> 1);
+    if (jit_count(d) && jit_hot(page, d)) {
+        hart.pc = pc;
+        goto leave;
+    }
 }
 next:
     for (;;) {
@@ -263,6 +268,17 @@ next:
         case OP_UNDECODED:
             n++;
             code_decode(d);
+            break;
+        case OP_TRANSLATED:
+            hart.budget = n + 1;
+            hart.pc = PC();
+            d = jit_run(d);
+            n = hart.budget;
+            pc = hart.pc;
+            if (exception_pending()) goto exception_at_pc;
+            if (d == NULL && hart.recheck) goto resume;
+            if (d == NULL) goto jump;
+            pc_base = pc - ((uint32_t)(uintptr_t)d >> 1);
             break;
         case OP_UNDEFINED:
             undefined();

@@ -5,6 +5,7 @@
 enum operation {
     OP_UNDECODED, // decode this slot, then execute it
     OP_PAGE_END,  // continue at the next page
+    OP_TRANSLATED, // an entry of a translated region, see jit.h
     OP_UNDEFINED,
     OP_NOP,
     // Branches within the page, and in the same order those to others.

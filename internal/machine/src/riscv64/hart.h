@@ -55,7 +55,7 @@ struct insn {
     int32_t imm;
 };
 
-enum { PAGE_SLOTS = 2048, PAGE_TAIL = 2, CODE_PAGES = 8192 };
+enum { SLOT_CODE = 2, PAGE_SLOTS = 2048, PAGE_TAIL = 2, CODE_PAGES = 8192 };
 
 // The decoded form of one 4 KiB page of guest code: a slot for each halfword, filled when first executed. The tail
 // catches execution that runs off the page's end.
@@ -140,6 +140,8 @@ _Static_assert(offsetof(struct hart_state, x) == 0 && offsetof(struct hart_state
 _Static_assert(offsetof(struct hart_state, budget) == 520 && offsetof(struct hart_state, fflags) == 580,
                "native/enter_amd64.s has these offsets");
 _Static_assert(sizeof(struct hart_state) <= 0xf0000, "build.sh keeps 960 KiB for the hart");
+
+static inline bool exception_pending(void) { return hart.cause != CAUSE_NONE; }
 
 static inline struct tlb *current_tlb(void) { return &hart.tlb[hart.privilege == PRIV_M ? 2 : hart.privilege]; }
 
