@@ -112,7 +112,7 @@ func platformsHere() string {
 	var list []string
 	for _, a := range platform.Supported() {
 		how := "interpreted"
-		if a == platform.RISCV64 && machine.TranslatesByDefault() {
+		if machine.TranslatesByDefault(a) {
 			how = "hot code is translated"
 		}
 		list = append(list, a.Platform()+" ("+how+")")

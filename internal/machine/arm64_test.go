@@ -96,8 +96,16 @@ func arm64TestProgram(t *testing.T) *Program {
 }
 
 var arm64Compiled = sync.OnceValues(func() (*Program, error) {
-	return NewProgram(context.Background(), ProgramConfig{Architecture: platform.ARM64, Translation: TranslateNever})
+	return NewProgram(context.Background(), ProgramConfig{Architecture: platform.ARM64, Translation: arm64Translation()})
 })
+
+// arm64Translation is that of the machine under test: of all code before it is executed, where AGENTVM_TEST_TRANSLATE says so, else of none.
+func arm64Translation() Translation {
+	if os.Getenv("AGENTVM_TEST_TRANSLATE") == "all" {
+		return TranslateAll
+	}
+	return TranslateNever
+}
 
 func arm64Round(t *testing.T, p *Program, group string, count int, random *rand.Rand) {
 	t.Helper()
@@ -429,6 +437,9 @@ func arm64RunProgram(t *testing.T, p *Program, program string, results func(file
 	if err != nil || exit.Reason != PowerOff {
 		hart, _ = m.memory.Read(m.layout.Hart, 1200)
 		t.Fatalf("%+v, %v; pc %#x, esr %#x", exit, err, binary.LittleEndian.Uint64(hart[768:]), hart)
+	}
+	if s := m.JITStats(); arm64Translation() == TranslateAll && s.Executed < m.Retired()/4 {
+		t.Errorf("only %d of %d instructions were translated: %+v", s.Executed, m.Retired(), s)
 	}
 	results(file, ram)
 }

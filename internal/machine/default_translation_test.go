@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"testing"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/riscv"
 )
@@ -20,7 +21,7 @@ func TestTranslatesByDefault(t *testing.T) {
 		{"nojit", false}, {"log,nojit,jitstats", false}, {"log, nojit", false},
 	} {
 		t.Setenv("AGENTVM_DEBUG", tt.words)
-		if got := machine.TranslatesByDefault(); got != tt.want {
+		if got := machine.TranslatesByDefault(platform.RISCV64); got != tt.want {
 			t.Errorf("TranslatesByDefault() = %v with AGENTVM_DEBUG=%q on %s", got, tt.words, runtime.GOARCH)
 		}
 	}

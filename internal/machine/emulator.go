@@ -80,7 +80,7 @@ func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Program{processor: processor, runtime: wazero.NewRuntimeWithConfig(ctx, runtimeConfig), translator: newTranslator(cfg)}
+	p := &Program{processor: processor, runtime: wazero.NewRuntimeWithConfig(ctx, runtimeConfig), translator: newTranslator(processor, cfg)}
 	if _, err := wasi.Instantiate(ctx, p.runtime); err != nil {
 		p.Close(ctx)
 		return nil, fmt.Errorf("register the WASI functions: %w", err)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/cpu"
 
 	"agentvm/internal/host/debugenv"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/native/blocks"
 )
@@ -40,8 +41,8 @@ type translator struct {
 	unsaved *unsaved                                                     // nil: nothing outlives the process
 }
 
-func newTranslator(cfg ProgramConfig) *translator {
-	t := &translator{mode: translationMode(cfg), limit: int(cfg.CodeBytes), make: native.Translate}
+func newTranslator(p *processor, cfg ProgramConfig) *translator {
+	t := &translator{mode: translationMode(p, cfg), limit: int(cfg.CodeBytes), make: native.Translate}
 	if t.limit == 0 {
 		t.limit = DefaultCodeBytes
 	}
@@ -52,8 +53,8 @@ func newTranslator(cfg ProgramConfig) *translator {
 	return t
 }
 
-func translationMode(cfg ProgramConfig) Translation {
-	if debugenv.Has("nojit") || cfg.Interpreter || !native.Supported() || runtime.GOARCH == "amd64" && !cpu.X86.HasSSE41 {
+func translationMode(p *processor, cfg ProgramConfig) Translation {
+	if debugenv.Has("nojit") || cfg.Interpreter || !native.Translates(p.guest) || runtime.GOARCH == "amd64" && !cpu.X86.HasSSE41 {
 		return TranslateNever
 	}
 	return cfg.Translation
@@ -64,9 +65,12 @@ func (t *translator) translates(deterministic bool) bool {
 	return t.mode != TranslateNever && !(deterministic && t.mode == TranslateDefault)
 }
 
-// TranslatesByDefault tells whether machines of a zero ProgramConfig translate code that is hot. They decode code in another way, which
+// TranslatesByDefault tells whether machines of a ProgramConfig with nothing but an architecture translate code that is hot. They decode code in another way, which
 // stays so in their images: a machine of the other kind is correct, and slower.
-func TranslatesByDefault() bool { return translationMode(ProgramConfig{}) != TranslateNever }
+func TranslatesByDefault(architecture platform.Architecture) bool {
+	p, err := processorOf(architecture)
+	return err == nil && translationMode(p, ProgramConfig{}) != TranslateNever
+}
 
 // nativeKey is the key of a machine's *machineJIT in the context of its calls.
 type nativeKey struct{}

@@ -57,6 +57,7 @@ const (
 type machineJIT struct {
 	m        *Machine
 	t        *translator
+	slotCode uint32 // see processor
 	abi      abiJIT
 	install  api.Function
 	reserve  api.Function
@@ -80,16 +81,13 @@ const onceOnly = 1_000_000
 func (m *Machine) startJIT(p *Program) error {
 	t := p.translator
 	configure := m.module.ExportedFunction("jit_configure")
-	if configure == nil { // the arm64 machine
-		return nil
-	}
 	if !t.translates(m.config.Deterministic) {
 		// The image that a machine is restored from may have entries of functions that are not here.
 		_, err := configure.Call(m.ctx, 0, 0)
 		return err
 	}
 	j := &machineJIT{
-		m: m, t: t, pages: map[uint32]*translatedPage{}, functions: map[uint32]*function{},
+		m: m, t: t, slotCode: m.processor.slotCode, pages: map[uint32]*translatedPage{}, functions: map[uint32]*function{},
 		install: m.module.ExportedFunction("jit_install"), reserve: m.module.ExportedFunction("jit_reserve"),
 		remove: m.module.ExportedFunction("jit_remove"),
 	}
@@ -110,6 +108,8 @@ func (m *Machine) startJIT(p *Program) error {
 	m.jit = j
 	return nil
 }
+
+func (j *machineJIT) guest() blocks.Guest { return j.m.processor.guest }
 
 // counter reads a member of struct jit_state.
 func (j *machineJIT) counter(offset uint32) uint64 {

@@ -82,17 +82,17 @@ func (j *machineJIT) observe(frame uint32, page *translatedPage) {
 	if !ok || index == 0 {
 		return
 	}
-	slots, ok := j.m.memory.Read(j.m.layout.CodePool.Address+(uint32(index)-1)*j.abi.CodePageSize, blocks.PageSize/2*j.abi.SlotSize)
+	slots, ok := j.m.memory.Read(j.m.layout.CodePool.Address+(uint32(index)-1)*j.abi.CodePageSize, blocks.PageSize/j.slotCode*j.abi.SlotSize)
 	if !ok {
 		return
 	}
 	const last = blocks.PageSize/2 - 1
-	if slot := slots[last*j.abi.SlotSize:]; uint32(slot[0]) == j.abi.Undecoded+1 && slot[1] != 0 { // OP_CROSSING
+	if slot := slots[min(last*j.abi.SlotSize, uint32(len(slots))-j.abi.SlotSize):]; j.guest() == blocks.GuestRISCV64 && uint32(slot[0]) == j.abi.Undecoded+1 && slot[1] != 0 { // OP_CROSSING
 		page.second = binary.LittleEndian.Uint16(slot[4:])
 	}
-	for i := range uint32(blocks.PageSize / 2) {
+	for i := range blocks.PageSize / j.slotCode {
 		if uint32(slots[i*j.abi.SlotSize]) != j.abi.Undecoded {
-			page.seen.add(uint16(2 * i))
+			page.seen.add(uint16(i * j.slotCode))
 		}
 	}
 }

@@ -23,7 +23,7 @@ func (j *machineJIT) begin() error {
 	if uint64(len(j.m.linear.within)) < guardBefore+native.Reach {
 		return fmt.Errorf("%w: too few addresses behind the machine's memory", errNoRoom)
 	}
-	code, err := native.New(j.m.linear.memory, j.t.limit, j.t.library)
+	code, err := native.New(j.guest(), j.m.linear.memory, j.t.limit, j.t.library)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNoRoom, err)
 	}
@@ -35,7 +35,7 @@ func (j *machineJIT) begin() error {
 func (j *machineJIT) layout() blocks.Layout {
 	a, hart := &j.abi, j.m.layout.Hart
 	return blocks.Layout{
-		X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Flags: hart + a.FFlags, Supervisor: a.Supervisor.At(hart), ARM64: a.ARM64.At(hart), Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
+		Guest: j.guest(), X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Flags: hart + a.FFlags, Supervisor: a.Supervisor.At(hart), ARM64: a.ARM64.At(hart), Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
 		RAM: j.m.layout.RAM, Frame: a.CodePageSize - 8,
 		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, Other: a.Other, EntrySize: a.EntrySize, Jumps: a.Jumps, Generation: a.Generation, Places: a.Places, Tag: a.Tag, Addend: a.Addend, Walk: a.Walk.At(hart),
 		Fused: cpu.X86.HasFMA,

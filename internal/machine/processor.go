@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"agentvm/internal/host/platform"
+	"agentvm/internal/machine/native/blocks"
 )
 
 // processor is what the Go side knows of a machine's instruction set. All else is in the machine's module.
@@ -14,6 +15,8 @@ type processor struct {
 	architecture platform.Architecture
 	name         string // for people
 	elf          elf.Machine
+	guest        blocks.Guest
+	slotCode     uint32 // bytes of code that a decoded slot stands for
 	module       []byte
 	board        []string // compatible with, in the device tree
 	imageMagic   string   // of a kernel's header

@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 
 	"agentvm/internal/host/platform"
+	"agentvm/internal/machine/native/blocks"
 )
 
 // Places and interrupts of the arm64 board: src/arm64/bus.c and gic.c have the other half.
@@ -23,6 +24,8 @@ var arm64Processor = processor{
 	architecture: platform.ARM64,
 	name:         "arm64",
 	elf:          elf.EM_AARCH64,
+	guest:        blocks.GuestARM64,
+	slotCode:     4,
 	module:       arm64Module,
 	board:        []string{"agentvm,machine", "linux,dummy-virt"},
 	imageMagic:   "ARM\x64",

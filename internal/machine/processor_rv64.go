@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 
 	"agentvm/internal/host/platform"
+	"agentvm/internal/machine/native/blocks"
 )
 
 const (
@@ -21,6 +22,8 @@ var riscv64Processor = processor{
 	architecture: platform.RISCV64,
 	name:         "RISC-V",
 	elf:          elf.EM_RISCV,
+	guest:        blocks.GuestRISCV64,
+	slotCode:     2,
 	module:       riscv64Module,
 	board:        []string{"agentvm,machine", "riscv-virtio"},
 	imageMagic:   "RSC\x05",

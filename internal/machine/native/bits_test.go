@@ -76,7 +76,7 @@ func newGuest(t *testing.T) *guest {
 		Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 	}}
 	var err error
-	if g.code, err = native.New(g.memory, limit, native.NewLibrary(limit)); err != nil {
+	if g.code, err = native.New(blocks.GuestRISCV64, g.memory, limit, native.NewLibrary(limit)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { g.code.Close() })

@@ -21,6 +21,7 @@ type Code struct {
 	table   []byte          // blocks.MaxEntries of 16 bytes, that native code reads
 	entries uint32          // used ones of the table; the first is none
 	memory  uintptr
+	enter   func(code, memory, entries, tlb, hart uintptr, page uint64)
 }
 
 const entrySize = 16
@@ -28,10 +29,10 @@ const entrySize = 16
 // The table has the size that is verified.
 var _ = [1]struct{}{}[blocks.MaxEntries-verifiedEntries]
 
-// New prepares the machine whose linear memory is given for as many bytes of code; Reach bytes from its first one on must be this machine's alone,
+// New prepares the machine of a guest whose linear memory is given for as many bytes of code; Reach bytes from its first one on must be this machine's alone,
 // or inaccessible. The caller closes it, after the last Enter.
-func New(memory []byte, size int, library *Library) (*Code, error) {
-	c := &Code{library: library, limit: size, chunks: map[*chunk]bool{}, entries: 1, memory: uintptr(unsafe.Pointer(unsafe.SliceData(memory)))}
+func New(guest blocks.Guest, memory []byte, size int, library *Library) (*Code, error) {
+	c := &Code{library: library, limit: size, chunks: map[*chunk]bool{}, entries: 1, memory: uintptr(unsafe.Pointer(unsafe.SliceData(memory))), enter: enterFor(guest)}
 	var err error
 	if c.table, err = newTable(); err != nil {
 		return nil, fmt.Errorf("memory for native code: %w", err)
@@ -100,11 +101,6 @@ func (c *Code) Enter(entry uint32, slot, page uint64, hart, tlb uint32) bool {
 	if binary.LittleEndian.Uint64(e[8:]) != slot {
 		return false
 	}
-	enter(uintptr(binary.LittleEndian.Uint64(e)), c.memory, uintptr(unsafe.Pointer(unsafe.SliceData(c.table))), c.memory+uintptr(tlb), c.memory+uintptr(hart), page)
+	c.enter(uintptr(binary.LittleEndian.Uint64(e)), c.memory, uintptr(unsafe.Pointer(unsafe.SliceData(c.table))), c.memory+uintptr(tlb), c.memory+uintptr(hart), page)
 	return true
 }
-
-// enter is in assembly.
-//
-//go:noescape
-func enter(code, memory, entries, tlb, hart uintptr, page uint64)

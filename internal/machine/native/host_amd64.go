@@ -16,10 +16,32 @@ const (
 	returnCode      = "\xc3" // ret
 )
 
+// Translates says whether code of a guest becomes native code here.
+func Translates(blocks.Guest) bool { return Supported() }
+
 // Translate makes native code of a page.
 func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
+	if l.Guest == blocks.GuestARM64 {
+		return amd64.TranslateA64(l, p)
+	}
 	return amd64.Translate(l, p)
 }
+
+// enterFor is the way in to code of a guest.
+func enterFor(guest blocks.Guest) func(code, memory, entries, tlb, hart uintptr, page uint64) {
+	if guest == blocks.GuestARM64 {
+		return enterA64
+	}
+	return enter
+}
+
+// enter and enterA64 are in assembly.
+//
+//go:noescape
+func enter(code, memory, entries, tlb, hart uintptr, page uint64)
+
+//go:noescape
+func enterA64(code, memory, entries, tlb, hart uintptr, page uint64)
 
 func verified(code []byte, entries []int) error { return verify.Code(code, entries) }
 

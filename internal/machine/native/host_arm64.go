@@ -18,10 +18,24 @@ const (
 	returnCode      = "\xc0\x03\x5f\xd6" // ret
 )
 
+// Translates says whether code of a guest becomes native code here.
+func Translates(guest blocks.Guest) bool { return guest == blocks.GuestRISCV64 && Supported() }
+
 // Translate makes native code of a page.
 func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
+	if !Translates(l.Guest) {
+		return blocks.Translation{}, false
+	}
 	return arm64.Translate(l, p)
 }
+
+// enterFor is the way in to code of a guest.
+func enterFor(blocks.Guest) func(code, memory, entries, tlb, hart uintptr, page uint64) { return enter }
+
+// enter is in assembly.
+//
+//go:noescape
+func enter(code, memory, entries, tlb, hart uintptr, page uint64)
 
 func verified(code []byte, entries []int) error { return verify.Code(code, entries) }
 

@@ -30,7 +30,7 @@ func newCode(t *testing.T, l *native.Library, limit int) *native.Code {
 	if !native.Supported() {
 		t.Skip("there is no native code on this system")
 	}
-	c, err := native.New(make([]byte, 1), limit, l)
+	c, err := native.New(blocks.GuestRISCV64, make([]byte, 1), limit, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestLibraryTogether(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for round := range 20 {
-				c, err := native.New(make([]byte, 1), limit, l)
+				c, err := native.New(blocks.GuestRISCV64, make([]byte, 1), limit, l)
 				if err != nil {
 					t.Error(err)
 					return

@@ -15,6 +15,9 @@ func Translate(*blocks.Layout, blocks.Page) (blocks.Translation, bool) {
 // Supported reports whether New may succeed.
 func Supported() bool { return false }
 
+// Translates says no.
+func Translates(blocks.Guest) bool { return false }
+
 // Library is where machines find each other's code: on this system there is none.
 type Library struct{}
 
@@ -38,7 +41,7 @@ type Block struct {
 type Code struct{}
 
 // New fails with ErrUnsupported.
-func New([]byte, int, *Library) (*Code, error) { return nil, ErrUnsupported }
+func New(blocks.Guest, []byte, int, *Library) (*Code, error) { return nil, ErrUnsupported }
 
 // Close does nothing.
 func (c *Code) Close() error { return nil }

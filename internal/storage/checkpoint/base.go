@@ -52,7 +52,7 @@ func NewBase(dir string, m snapshot.Meta, disk int64, logger *slog.Logger) *Base
 		KernelArguments                       string
 		Disk                                  int64
 		Translated                            bool
-	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares + m.SpareShares, m.Network, m.KernelArguments, disk, machine.TranslatesByDefault()})
+	}{baseFormat, m.Machine, m.Kernel, m.Supervisor, m.RootDisk, m.Memory, m.Shares + m.SpareShares, m.Network, m.KernelArguments, disk, machine.TranslatesByDefault(m.Architecture())})
 	sum := sha256.Sum256(shape)
 	return &Base{dir, hex.EncodeToString(sum[:16]), m, logger}
 }

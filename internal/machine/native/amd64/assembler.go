@@ -375,6 +375,7 @@ func (a *assembler) moveFloat(wide bool, to register) {
 
 // Conditions, by their number in the encoding.
 const (
+	overflow     = 0
 	notOverflow  = 1
 	below        = 2
 	notBelow     = 3
@@ -382,6 +383,8 @@ const (
 	notEqual     = 5
 	belowOrEqual = 6
 	above        = 7
+	negative     = 8
+	notNegative  = 9
 	unordered    = 10
 	less         = 12
 	notLess      = 13

@@ -12,6 +12,7 @@ type pageCode struct {
 	layout   *Layout
 	inHost   *[33]register // of guest registers; those that are not there have zero
 	zero     uint8         // the guest register that is zero
+	align    int32         // bits of an address that must be zero for the processor to jump there
 	slot     uint8         // the shift from an offset in a page of code to one in its decoded slots
 	labels   [PageSize / 2]*label
 	exits    []exit
@@ -21,6 +22,12 @@ type pageCode struct {
 
 	at      int // the instruction that is translated
 	unspent int // instructions of its block from it on, which the budget has paid for
+
+	end      int                   // of the block that is translated, a halfword
+	groups   map[int]*blocks.Group // of the block
+	copied   *blockCopy            // nil: the block has no copy
+	copies   []*blockCopy
+	snapshot func() any // what the guest's translator knows
 }
 
 // exit is code that stands behind all else.
@@ -112,6 +119,11 @@ func (t *pageCode) writeDispatch() {
 	t.bind(t.dispatch)
 	out, other := t.newLabel(), t.newLabel()
 	t.hart(true, opMove, rax, t.layout.PC)
+	if t.align != 0 {
+		t.move32(rcx, rax)
+		t.immediate(false, immediateAnd, rcx, t.align)
+		t.jumpIf(notEqual, out)
+	}
 	t.index(rcx, rax)
 	t.move(rdx, rax)
 	t.immediate(true, immediateAnd, rdx, -PageSize)

@@ -15,13 +15,13 @@ func floatEmitters() map[string]emitter {
 		isSingle := a.size == 4
 		all["fl"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
-			at, distance := t.located(d, t.layout.Read, a.size)
+			at, distance := t.locate(d, t.layout.Read, a.size)
 			t.indexed(a.wide, opLoad, rax, memory, at, distance)
 			t.setFloat(d.Rd, isSingle)
 		}
 		all["fs"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(false)
-			at, distance := t.located(d, t.layout.Write, a.size)
+			at, distance := t.locate(d, t.layout.Write, a.size)
 			t.float(rdx, d.Rs2)
 			t.store(a, rdx, at, distance)
 		}

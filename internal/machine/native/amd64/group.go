@@ -1,9 +1,6 @@
 package amd64
 
-import (
-	"agentvm/internal/machine/native/blocks"
-	"agentvm/internal/machine/riscv"
-)
+import "agentvm/internal/machine/native/blocks"
 
 // Accesses of a block by the same base register are looked up together (blocks.Group): the first finds where all are, if that is one page, and the
 // others are operands at a distance from there. Where it is not, the rest of the block is executed from a second copy of it, which stands behind
@@ -18,22 +15,22 @@ type blockCopy struct {
 	first, end int            // halfwords
 	from       map[int]*label // by the first access of each group, where the copy continues for the block
 	unspent    int
-	facts
+	facts      any // what the guest's translator knows there
 }
 
-// located gives the register with an address in linear memory, and the distance from there, of what a load or store accesses.
-func (t *translator) located(d *riscv.Decoded, table uint32, size int32) (at register, distance uint32) {
-	g := t.groups[t.at/2]
-	if g == nil {
-		t.address(rax, d.Rs1, d.Imm)
-		t.lookUp(table, size, t.miss())
-		return rax, 0
-	}
-	held := heldPlace + d.Rs1
-	place := t.layout.Places + 8*uint32(d.Rs1)
-	distance = uint32(d.Imm - g.Low)
+// located gives the register with an address in linear memory, and the distance from there, of an access of a group. base makes the address at a
+// distance from a guest register.
+func (t *pageCode) located(r uint8, g *blocks.Group, offset int64, base func(to register, r uint8, distance int64)) (at register, distance uint32) {
+	held := heldPlace + r
+	place := t.layout.Places + 8*uint32(r)
+	distance = uint32(offset - g.Low)
 	if g.First == t.at/2 {
-		t.locate(d.Rs1, g)
+		table := t.layout.Read
+		if g.Store {
+			table = t.layout.Write
+		}
+		base(rax, r, g.Low)
+		t.lookUp(table, int32(g.End-g.Low), t.away(g.First))
 		t.hart(false, opMove, rax, place)
 		t.forget(held)
 		t.hold(rax, held)
@@ -49,21 +46,10 @@ func (t *translator) located(d *riscv.Decoded, table uint32, size int32) (at reg
 	return rax, distance
 }
 
-// locate makes the address in linear memory of a group's first byte, and continues in the copy of the block when its last is in another page, or
-// the TLB does not have the page.
-func (t *translator) locate(base uint8, g *blocks.Group) {
-	table := t.layout.Read
-	if g.Store {
-		table = t.layout.Write
-	}
-	t.address(rax, base, g.Low)
-	t.lookUp(table, int32(g.End-g.Low), t.away(g.First))
-}
-
 // away is where the copy of the current block begins for a group.
-func (t *translator) away(first int) *label {
+func (t *pageCode) away(first int) *label {
 	if t.copied == nil {
-		t.copies = append(t.copies, &blockCopy{first, t.end, map[int]*label{}, t.unspent, t.facts})
+		t.copies = append(t.copies, &blockCopy{first, t.end, map[int]*label{}, t.unspent, t.snapshot()})
 		t.copied = t.copies[len(t.copies)-1]
 	}
 	l := t.newLabel()
@@ -72,14 +58,10 @@ func (t *translator) away(first int) *label {
 }
 
 // writeCopies writes the copies of blocks. Each has, where a block comes to it, looked at the same as the block.
-func (t *translator) writeCopies() {
+func (t *pageCode) writeCopies(write func(*blockCopy)) {
 	t.groups = nil
 	for _, c := range t.copies {
-		t.unspent, t.facts = c.unspent, c.facts
-		t.instructions(c.first, c.end, func(i int) {
-			if l := c.from[i]; l != nil {
-				t.bind(l)
-			}
-		})
+		t.unspent = c.unspent
+		write(c)
 	}
 }

@@ -16,7 +16,7 @@ func memoryEmitters() map[string]emitter {
 		"lbu": {1, opLoad8, false}, "lhu": {2, opLoad16, false}, "lwu": {4, opLoad, false},
 	} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			at, distance := t.located(d, t.layout.Read, a.size)
+			at, distance := t.locate(d, t.layout.Read, a.size)
 			to := target(d.Rd)
 			if to == at && t.holds[at] >= heldPlace {
 				to = rdx // the place is needed again
@@ -27,11 +27,21 @@ func memoryEmitters() map[string]emitter {
 	}
 	for name, a := range map[string]access{"sb": {1, opMove8, false}, "sh": {2, opMove, false}, "sw": {4, opMove, false}, "sd": {8, opMove, true}} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			at, distance := t.located(d, t.layout.Write, a.size)
+			at, distance := t.locate(d, t.layout.Write, a.size)
 			t.store(a, t.value(d.Rs2, rdx), at, distance)
 		}
 	}
 	return all
+}
+
+// locate gives the register with an address in linear memory, and the distance from there, of what a load or store accesses.
+func (t *translator) locate(d *riscv.Decoded, table uint32, size int32) (at register, distance uint32) {
+	if g := t.groups[t.at/2]; g != nil {
+		return t.located(d.Rs1, g, d.Imm, t.address)
+	}
+	t.address(rax, d.Rs1, d.Imm)
+	t.lookUp(table, size, t.miss())
+	return rax, 0
 }
 
 // aligned is the first half of lookUp for accesses that must be aligned: the tag has zeros there.

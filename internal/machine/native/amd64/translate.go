@@ -15,11 +15,6 @@ type translator struct {
 	pageCode
 	*blocks.Blocks[riscv.Decoded]
 
-	end    int                   // of the block that is translated, a halfword
-	groups map[int]*blocks.Group // of the block
-	copied *blockCopy            // nil: the block has no copy
-	copies []*blockCopy
-
 	facts
 }
 
@@ -35,6 +30,7 @@ const bytesEach, bytesBesides = 64, 2048
 // Translate makes the code of a page. It is false when none of the entries is an instruction that can be translated.
 func Translate(l *Layout, p Page) (Translation, bool) {
 	t := &translator{pageCode: pageCode{layout: l, inHost: &inHost, slot: 2, walks: map[uint32]*label{}}}
+	t.snapshot = func() any { return t.facts }
 	t.Blocks = blocks.RISCV(p, func(d *riscv.Decoded) bool {
 		return emitters[d.Name] != nil && rounds(d) && blocks.HasRegister(d) && (l.Fused || !isFused(d))
 	})
@@ -65,7 +61,14 @@ func Translate(l *Layout, p Page) (Translation, bool) {
 		out.Places = append(out.Places, Entry{Offset: PageSize, At: t.here()})
 	}
 	t.writeDetours() // before the copies, where some of them lead
-	t.writeCopies()
+	t.writeCopies(func(c *blockCopy) {
+		t.facts = c.facts.(facts)
+		t.instructions(c.first, c.end, func(i int) {
+			if l := c.from[i]; l != nil {
+				t.bind(l)
+			}
+		})
+	})
 	t.writeDetours()
 	t.leave()
 	t.writeWalks()

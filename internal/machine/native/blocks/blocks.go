@@ -6,8 +6,18 @@ import "slices"
 // PageSize is the size of a guest page, in bytes.
 const PageSize = 4096
 
+// Guest is a machine's instruction set.
+type Guest uint8
+
+// The guests that there are.
+const (
+	GuestRISCV64 Guest = iota
+	GuestARM64
+)
+
 // Layout says where the machine has what translations use.
 type Layout struct {
+	Guest                 Guest
 	X, F, PC, MStatus     uint32 // addresses in linear memory; registers have 8 bytes each
 	RoundingMode, Flags   uint32 // addresses of frm and fflags, of 4 bytes
 	Supervisor            Supervisor

@@ -208,15 +208,23 @@ func (c *cursor) prefixed(prefix byte) instruction {
 		if !i.wide && i.rm == rax {
 			i.form = formExtend
 		}
-	case 0x0f42, 0x0f44, 0x0f47, 0x0f4c, 0x0f4f, 0x0fbc, 0x0fbd: // cmovb, cmove, cmova, cmovl, cmovg, bsf, bsr: of 64 bits; the latter leave other bits as they are
+	case 0x0fbc, 0x0fbd: // bsf, bsr of 64 bits, which leave other bits as they are
 		if i.wide {
 			i.form = formPairTo
 		}
-	case 0x0f92, 0x0f94, 0x0f96, 0x0f9c: // setb, sete, setbe, setl
-		if prefix == 0x40 && modrm == 0xc0 {
-			i.form = formSet
-		}
 	default:
+		switch op &^ 15 {
+		case 0x0f40: // cmov of 64 bits
+			if i.wide {
+				i.form = formPairTo
+			}
+			return i
+		case 0x0f90: // set of al
+			if prefix == 0x40 && modrm == 0xc0 {
+				i.form = formSet
+			}
+			return i
+		}
 		return c.numbered(i, prefix, op)
 	}
 	return i

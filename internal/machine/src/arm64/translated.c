@@ -1,6 +1,9 @@
 // What the translator knows of this processor, see jit.h.
 #include "jit.h"
 
+_Static_assert(offsetof(struct hart_state, pc) == 768 && offsetof(struct hart_state, budget) == 776 && offsetof(struct hart_state, fpsr) == 852,
+    "internal/machine/native/enter_amd64.s has these numbers");
+
 void jit_describe(struct jit_layout *layout) {
     layout->f = offsetof(struct hart_state, v);
     layout->reservation = offsetof(struct hart_state, exclusive);

@@ -1,0 +1,742 @@
+package amd64
+
+import "agentvm/internal/machine/a64"
+
+type a64Emitter func(t *a64Translator, w a64Word)
+
+// a64Emitters has every instruction that is translated, except branches, by the names of the table.
+var a64Emitters = allA64Emitters()
+
+func (d *a64Instruction) emitter() a64Emitter { return a64Emitters[d.row] }
+
+func allA64Emitters() map[*a64.Instruction]a64Emitter {
+	all := map[*a64.Instruction]a64Emitter{}
+	for i := range a64.Table {
+		row := &a64.Table[i]
+		if e := a64EmitterOf(row); e != nil {
+			all[row] = e
+		}
+	}
+	return all
+}
+
+// a64EmitterOf gives what translates a row, nil: the interpreter executes it.
+func a64EmitterOf(row *a64.Instruction) a64Emitter {
+	switch row.Group {
+	case "branch":
+		if row.Format == a64.FormatADR {
+			return (*a64Translator).addressOf
+		}
+	case "nop":
+		return func(*a64Translator, a64Word) {}
+	case "alu":
+		return a64ALU(row)
+	case "memory", "vmemory":
+		return a64Memory(row)
+	case "exclusive":
+		return a64Exclusive(row)
+	case "atomic":
+		return a64Atomic(row)
+	case "fp":
+		return a64Float(row)
+	}
+	return nil
+}
+
+func a64ALU(row *a64.Instruction) a64Emitter {
+	switch row.Format {
+	case a64.FormatADDI:
+		return (*a64Translator).addImmediate
+	case a64.FormatLOGI:
+		return (*a64Translator).logicImmediate
+	case a64.FormatMOVW:
+		return (*a64Translator).moveWide
+	case a64.FormatBFM:
+		return (*a64Translator).bitField
+	case a64.FormatEXTR:
+		return (*a64Translator).extract
+	case a64.FormatSHIFT:
+		return (*a64Translator).shiftedRegister
+	case a64.FormatEXT:
+		return (*a64Translator).extendedRegister
+	case a64.FormatCC:
+		return (*a64Translator).conditionalCompare
+	case a64.FormatCSEL:
+		return (*a64Translator).conditionalSelect
+	case a64.FormatR2:
+		return a64OneSource(row.Name)
+	case a64.FormatR3:
+		return a64TwoSources(row.Name)
+	case a64.FormatR4:
+		return (*a64Translator).multiplyAdd
+	}
+	return nil
+}
+
+// target is where to compute the value of a register: not in its own place when that is an operand that is still needed.
+func (t *a64Translator) target(rd uint8, needed ...uint8) register {
+	r := t.inHost[rd]
+	for _, n := range needed {
+		if n == rd {
+			r = 0
+		}
+	}
+	if r == 0 {
+		return rax
+	}
+	return r
+}
+
+// setStack notes what is known of SP when an instruction with an immediate operand writes it.
+func (t *a64Translator) setStack(rd, rn uint8, distance int64) {
+	if rd == spA64 {
+		t.stackIsAligned = t.stackIsAligned && rn == spA64 && distance&15 == 0
+	}
+}
+
+// addressOf is ADR and ADRP.
+func (t *a64Translator) addressOf(w a64Word) {
+	distance := w.signed(5, 19)<<2 | int64(w.field(29, 2))
+	if w.bit(31) {
+		distance <<= 12
+	} else {
+		distance += int64(t.at)
+	}
+	to := t.target(zr(w.rd()))
+	t.address(to, distance)
+	t.setGuest(zr(w.rd()), to)
+}
+
+func (t *a64Translator) addImmediate(w a64Word) {
+	value := int32(w.field(10, 12))
+	if w.bit(22) {
+		value <<= 12
+	}
+	subtracts := w.bit(30)
+	if w.bit(29) {
+		if !subtracts {
+			if value == 0 {
+				t.jump(t.miss())
+				return
+			}
+			value = -value // the flags of a + b are those of a - (-b), but for zero
+		}
+		t.compareImmediate(w, value)
+		return
+	}
+	if subtracts {
+		value = -value
+	}
+	rd, rn := w.rd(), w.rn()
+	t.setStack(rd, rn, int64(value))
+	to := t.target(rd)
+	switch from := t.inHost[rn]; {
+	case from != 0 && from == to && w.wide():
+		if value != 0 {
+			t.immediate(true, immediateAdd, to, value)
+		}
+	case from != 0:
+		t.lea(w.wide(), to, from, value)
+	default:
+		t.copyOf(rn, to)
+		if value != 0 || !w.wide() {
+			t.immediate(w.wide(), immediateAdd, to, value)
+		}
+	}
+	t.setGuest(rd, to)
+}
+
+// compareImmediate is SUBS with an immediate operand, and CMP, when rd is XZR.
+func (t *a64Translator) compareImmediate(w a64Word, value int32) {
+	wide, rn, rd := w.wide(), w.rn(), zr(w.rd())
+	a := t.inHost[rn]
+	if !wide || a == 0 || rd != zeroA64 {
+		t.extended(rax, rn, wide)
+		a = rax
+	}
+	t.hart(true, opMove, a, t.layout.ARM64.FlagA)
+	t.hartSet(t.layout.ARM64.FlagB, value)
+	t.setFlags(sizedFlags(wide))
+	if rd == zeroA64 {
+		t.immediate(wide, immediateCmp, a, value)
+	} else {
+		t.immediate(wide, immediateSub, rax, value)
+		t.setGuest(rd, rax)
+	}
+	t.keepFlags()
+}
+
+// a64LogicalImmediate gives the mask of a logical instruction (C3.4.2, DecodeBitMasks); the table has none of those that are reserved.
+func a64LogicalImmediate(w a64Word) uint64 {
+	rotation, ones, size := w.field(16, 6), w.field(10, 6), uint32(64)
+	if !w.bit(22) {
+		for size = 32; size > 1 && ones&size != 0; {
+			size /= 2
+		}
+	}
+	ones &= size - 1
+	rotation &= size - 1
+	all := ^uint64(0) >> (64 - size)
+	element := uint64(1)<<(ones+1) - 1
+	if ones == 63 {
+		element = ^uint64(0)
+	}
+	element = (element>>rotation | element<<(size-rotation)) & all
+	for ; size < 64; size *= 2 {
+		element |= element << size
+	}
+	if !w.wide() {
+		element = uint64(uint32(element))
+	}
+	return element
+}
+
+// constant64 sets a register to any value.
+func (t *a64Translator) constant64(to register, v uint64) {
+	switch {
+	case int64(v) == int64(int32(v)):
+		t.constant(to, int32(v))
+	case v <= 1<<32-1: // the lower half, extended with zeros
+		t.constant(to, int32(v))
+		t.move32(to, to)
+	default:
+		t.constant(to, int32(v>>32))
+		for _, part := range []uint64{v >> 16 & 0xffff, v & 0xffff} {
+			t.shift(true, shiftLeft, to, 16)
+			if part != 0 {
+				t.immediate(true, immediateOr, to, int32(part))
+			}
+		}
+	}
+}
+
+var logicOperations = [4]struct {
+	immediate byte
+	to, pair  int
+}{{immediateAnd, opAndTo, opAnd}, {immediateOr, opOrTo, opOr}, {immediateXor, opXorTo, opXor}, {immediateAnd, opAndTo, opAnd}}
+
+func (t *a64Translator) logicImmediate(w a64Word) {
+	kind, wide, mask := w.field(29, 2), w.wide(), a64LogicalImmediate(w)
+	rn, rd := zr(w.rn()), w.rd()
+	if kind == 3 {
+		rd = zr(rd)
+	}
+	if rd == spA64 {
+		t.stackIsAligned = false
+	}
+	op := logicOperations[kind]
+	short := !wide || int64(mask) == int64(int32(mask))
+	if kind == 3 {
+		t.copyOf(rn, rax)
+		if short {
+			t.immediate(wide, op.immediate, rax, int32(mask))
+		} else {
+			t.constant64(rcx, mask)
+			t.pair(true, opAnd, rcx, rax)
+		}
+		t.logicFlags(wide, rd)
+		return
+	}
+	if kind == 1 && rn == zeroA64 { // MOV
+		to := t.target(rd)
+		t.constant64(to, mask)
+		t.setGuest(rd, to)
+		return
+	}
+	to := t.target(rd)
+	if !short {
+		t.constant64(rcx, mask)
+		t.copyOf(rn, to)
+		t.pair(true, op.pair, rcx, to)
+		t.setGuest(rd, to)
+		return
+	}
+	t.copyOf(rn, to)
+	t.immediate(wide, op.immediate, to, int32(mask))
+	t.setGuest(rd, to)
+}
+
+// logicFlags gives a register what is in rax, and the flags of it.
+func (t *a64Translator) logicFlags(wide bool, rd uint8) {
+	if rd != zeroA64 {
+		t.setGuest(rd, rax)
+	}
+	if !wide {
+		t.pair(true, opSignExtendWord, rax, rax)
+	}
+	t.hart(true, opMove, rax, t.layout.ARM64.FlagA)
+	t.hartSet(t.layout.ARM64.FlagB, 0)
+	t.setFlags(flagsLogic)
+	t.pair(true, opTest, rax, rax)
+	t.keepFlags()
+}
+
+func (t *a64Translator) moveWide(w a64Word) {
+	shift := uint8(w.field(21, 2) * 16)
+	value, rd := uint64(w.field(5, 16))<<shift, zr(w.rd())
+	to := t.target(rd)
+	switch w.field(29, 2) {
+	case 0:
+		value = ^value
+		if !w.wide() {
+			value = uint64(uint32(value))
+		}
+		t.constant64(to, value)
+	case 2:
+		t.constant64(to, value)
+	default: // MOVK: the part comes to the right, and goes back
+		t.copyOf(rd, to)
+		if !w.wide() {
+			t.move32(to, to)
+		}
+		if shift != 0 {
+			t.shift(w.wide(), rotateRight, to, shift)
+		}
+		t.immediate(w.wide(), immediateAnd, to, -1<<16)
+		if part := int32(w.field(5, 16)); part != 0 {
+			t.immediate(w.wide(), immediateOr, to, part)
+		}
+		if shift != 0 {
+			t.shift(w.wide(), rotateLeft, to, shift)
+		}
+	}
+	t.setGuest(rd, to)
+}
+
+// bitField is SBFM, BFM and UBFM: up to the top, then down to their place.
+func (t *a64Translator) bitField(w a64Word) {
+	wide, top := w.wide(), uint8(31)
+	if wide {
+		top = 63
+	}
+	r, s, kind := uint8(w.field(16, 6)), uint8(w.field(10, 6)), w.field(29, 2)
+	rn, rd := zr(w.rn()), zr(w.rd())
+	up, down := top-s, r-s-1
+	if s >= r {
+		down = top - s + r
+	}
+	if kind == 1 {
+		t.insert(w, up, down, top)
+		return
+	}
+	to := t.target(rd)
+	switch {
+	case kind == 0 && r == 0 && s == 31 && wide: // SXTW
+		t.pair(true, opSignExtendWord, to, t.value(rn, rax))
+		t.setGuest(rd, to)
+		return
+	case kind == 2 && r == 0 && s == 31:
+		t.move32(to, t.value(rn, rax))
+		t.setGuest(rd, to)
+		return
+	case kind == 2 && s >= r && s-r < 31: // some bits
+		t.move32Or64(wide, to, rn)
+		if r != 0 {
+			t.shift(wide, shiftRight, to, r)
+		}
+		if s != top {
+			t.immediate(false, immediateAnd, to, int32(1)<<(s-r+1)-1)
+		}
+		t.setGuest(rd, to)
+		return
+	}
+	t.move32Or64(wide, to, rn)
+	if up != 0 {
+		t.shift(wide, shiftLeft, to, up)
+	}
+	switch {
+	case down == 0:
+	case kind == 0:
+		t.shift(wide, shiftArithmetic, to, down)
+	default:
+		t.shift(wide, shiftRight, to, down)
+	}
+	t.setGuest(rd, to)
+}
+
+// insert is BFM.
+func (t *a64Translator) insert(w a64Word, up, down, top uint8) {
+	wide, size := w.wide(), top+1
+	r, s := uint8(w.field(16, 6)), uint8(w.field(10, 6))
+	rd := zr(w.rd())
+	width, at := s+1, size-r // of the bits, and where they go
+	if s >= r {
+		width, at = s-r+1, 0
+	}
+	t.move32Or64(wide, rax, zr(w.rn()))
+	if up != 0 {
+		t.shift(wide, shiftLeft, rax, up)
+	}
+	if down != 0 {
+		t.shift(wide, shiftRight, rax, down)
+	}
+	if width < size { // the rest is the destination's
+		t.copyOf(rd, rcx)
+		if at&top != 0 {
+			t.shift(wide, rotateRight, rcx, at)
+		}
+		t.shift(wide, shiftRight, rcx, width)
+		t.shift(wide, shiftLeft, rcx, width)
+		if at&top != 0 {
+			t.shift(wide, rotateLeft, rcx, at)
+		}
+		t.pair(wide, opOr, rcx, rax)
+	}
+	t.setGuest(rd, rax)
+}
+
+func (t *a64Translator) extract(w a64Word) {
+	wide, low, size := w.wide(), uint8(w.field(10, 6)), uint8(32)
+	if wide {
+		size = 64
+	}
+	rn, rm, rd := zr(w.rn()), zr(w.rm()), zr(w.rd())
+	t.move32Or64(wide, rax, rm)
+	switch {
+	case low == 0:
+	case rn == rm:
+		t.shift(wide, rotateRight, rax, low)
+	default:
+		t.shift(wide, shiftRight, rax, low)
+		t.copyOf(rn, rcx)
+		t.shift(wide, shiftLeft, rcx, size-low)
+		t.pair(wide, opOr, rcx, rax)
+	}
+	t.setGuest(rd, rax)
+}
+
+var a64Shifts = [4]byte{shiftLeft, shiftRight, shiftArithmetic, rotateRight}
+
+func (t *a64Translator) shiftedRegister(w a64Word) {
+	wide, isLogic := w.wide(), !w.bit(24)
+	kind, amount, inverts := w.field(22, 2), uint8(w.field(10, 6)), isLogic && w.bit(21)
+	rn, rm, rd := zr(w.rn()), zr(w.rm()), zr(w.rd())
+	plain := amount == 0 && !inverts
+	if isLogic && w.field(29, 2) == 1 && plain && rn == zeroA64 { // MOV
+		if from := t.inHost[rm]; from != 0 && wide {
+			t.setGuest(rd, from)
+			return
+		}
+		to := t.target(rd)
+		t.move32Or64(wide, to, rm)
+		t.setGuest(rd, to)
+		return
+	}
+	if !plain {
+		t.copyOf(rm, rcx)
+		if amount != 0 {
+			t.shift(wide, a64Shifts[kind], rcx, amount)
+		}
+		if inverts {
+			t.immediate(true, immediateXor, rcx, -1)
+		}
+	}
+	if isLogic {
+		t.logic(w, rd, rn, rm, plain)
+		return
+	}
+	t.addOrSubtract(w, rd, rn, rm, plain)
+}
+
+// combine is an operation whose second operand is a register, when that is plain, or in rcx.
+func (t *a64Translator) combine(wide bool, op int, to register, rm uint8, plain bool) {
+	if plain {
+		t.operation(wide, op, to, rm)
+		return
+	}
+	t.pair(wide, op, to, rcx)
+}
+
+func (t *a64Translator) logic(w a64Word, rd, rn, rm uint8, plain bool) {
+	wide, kind := w.wide(), w.field(29, 2)
+	op := logicOperations[kind].to
+	if kind == 3 {
+		t.copyOf(rn, rax)
+		t.combine(wide, op, rax, rm, plain)
+		t.logicFlags(wide, rd)
+		return
+	}
+	to := t.target(rd, rm)
+	t.copyOf(rn, to)
+	t.combine(wide, op, to, rm, plain)
+	t.setGuest(rd, to)
+}
+
+// addOrSubtract has its second operand in rm, when that is plain, or in rcx.
+func (t *a64Translator) addOrSubtract(w a64Word, rd, rn, rm uint8, plain bool) {
+	wide, subtracts := w.wide(), w.bit(30)
+	if !w.bit(29) {
+		op := opAddTo
+		if subtracts {
+			op = opSubTo
+		}
+		to := t.target(rd, rm)
+		t.copyOf(rn, to)
+		t.combine(wide, op, to, rm, plain)
+		t.setGuest(rd, to)
+		return
+	}
+	b := rcx
+	switch {
+	case !plain && !wide:
+		t.pair(true, opSignExtendWord, rcx, rcx)
+	case !plain:
+	case wide && t.inHost[rm] != 0 && subtracts:
+		b = t.inHost[rm]
+	default:
+		t.extended(rcx, rm, wide)
+	}
+	if !subtracts { // the flags are those of a - (-b), when there is a -b and it is not zero
+		t.unary(wide, unaryNegate, rcx)
+		t.jumpIf(equal, t.miss())
+		t.jumpIf(overflow, t.miss())
+		if !wide {
+			t.pair(true, opSignExtendWord, rcx, rcx)
+		}
+	}
+	a := t.inHost[rn]
+	if !wide || a == 0 || rd != zeroA64 {
+		t.extended(rax, rn, wide)
+		a = rax
+	}
+	t.subtractFlags(wide, a, b)
+	if rd == zeroA64 {
+		t.pair(wide, opCmp, b, a)
+	} else {
+		t.pair(wide, opSub, b, rax)
+		t.setGuest(rd, rax)
+	}
+	t.keepFlags()
+}
+
+func (t *a64Translator) extendedRegister(w a64Word) {
+	rm, rn, rd := zr(w.rm()), w.rn(), w.rd()
+	if w.bit(29) {
+		rd = zr(rd)
+	}
+	if rd == spA64 {
+		t.stackIsAligned = false
+	}
+	t.extend(rcx, rm, w.field(13, 3))
+	if shift := uint8(w.field(10, 3)); shift != 0 {
+		t.shift(true, shiftLeft, rcx, shift)
+	}
+	t.addOrSubtract(w, rd, rn, zeroA64, false)
+}
+
+// extend loads a register as `option` says (B.ExtendReg).
+func (t *a64Translator) extend(to register, r uint8, option uint32) {
+	switch option {
+	case 2:
+		t.move32(to, t.value(r, to))
+	case 6:
+		t.pair(true, opSignExtendWord, to, t.value(r, to))
+	case 3, 7:
+		t.copyOf(r, to)
+	case 0:
+		t.copyOf(r, to)
+		t.immediate(false, immediateAnd, to, 0xff)
+	case 1:
+		t.copyOf(r, to)
+		t.immediate(false, immediateAnd, to, 0xffff)
+	default:
+		unused := uint8(56)
+		if option == 5 {
+			unused = 48
+		}
+		t.copyOf(r, to)
+		t.shift(true, shiftLeft, to, unused)
+		t.shift(true, shiftArithmetic, to, unused)
+	}
+}
+
+func a64OneSource(name string) a64Emitter {
+	switch name {
+	case "rev.x":
+		return func(t *a64Translator, w a64Word) {
+			t.copyOf(zr(w.rn()), rax)
+			t.swapBytes()
+			t.setGuest(zr(w.rd()), rax)
+		}
+	case "rev.w", "rev32.x":
+		return func(t *a64Translator, w a64Word) {
+			t.copyOf(zr(w.rn()), rax)
+			t.swapBytes()
+			if w.wide() {
+				t.shift(true, rotateRight, rax, 32)
+			} else {
+				t.shift(true, shiftRight, rax, 32)
+			}
+			t.setGuest(zr(w.rd()), rax)
+		}
+	case "rev16.w":
+		return func(t *a64Translator, w a64Word) {
+			t.copyOf(zr(w.rn()), rax)
+			t.swapBytes()
+			t.shift(true, shiftRight, rax, 32)
+			t.shift(false, rotateRight, rax, 16)
+			t.setGuest(zr(w.rd()), rax)
+		}
+	case "clz.w", "clz.x":
+		return func(t *a64Translator, w a64Word) {
+			t.move32Or64(w.wide(), rax, zr(w.rn()))
+			t.leadingZeros(w.wide())
+			t.setGuest(zr(w.rd()), rax)
+		}
+	case "cls.w", "cls.x": // how many bits below the sign equal it
+		return func(t *a64Translator, w a64Word) {
+			t.extended(rax, zr(w.rn()), w.wide())
+			t.move(rcx, rax)
+			t.shift(true, shiftLeft, rcx, 1)
+			t.pair(true, opXor, rcx, rax)
+			t.immediate(true, immediateOr, rax, 1)
+			if !w.wide() {
+				t.move32(rax, rax)
+			}
+			t.leadingZeros(w.wide())
+			t.setGuest(zr(w.rd()), rax)
+		}
+	case "rbit.w", "rbit.x":
+		return func(t *a64Translator, w a64Word) {
+			t.copyOf(zr(w.rn()), rax)
+			for i, mask := range []uint64{0x5555555555555555, 0x3333333333333333, 0x0f0f0f0f0f0f0f0f} {
+				t.constant64(rcx, mask)
+				t.move(rdx, rax)
+				t.shift(true, shiftRight, rdx, 1<<i)
+				t.pair(true, opAnd, rcx, rdx)
+				t.pair(true, opAnd, rcx, rax)
+				t.shift(true, shiftLeft, rax, 1<<i)
+				t.pair(true, opOr, rdx, rax)
+			}
+			t.swapBytes()
+			if !w.wide() {
+				t.shift(true, shiftRight, rax, 32)
+			}
+			t.setGuest(zr(w.rd()), rax)
+		}
+	}
+	return nil
+}
+
+// leadingZeros counts those of rax, which has zeros above 32 bits when it is not wide.
+func (t *a64Translator) leadingZeros(wide bool) {
+	size := int32(32)
+	if wide {
+		size = 64
+	}
+	zero, done := t.newLabel(), t.newLabel()
+	t.pair(true, opScanReverse, rax, rax)
+	t.jumpIf(equal, zero)
+	t.immediate(true, immediateXor, rax, size-1)
+	t.jump(done)
+	t.bind(zero)
+	t.constant(rax, size)
+	t.bind(done)
+}
+
+func a64TwoSources(name string) a64Emitter {
+	switch name {
+	case "udiv.w", "udiv.x", "sdiv.w", "sdiv.x":
+		return (*a64Translator).divide
+	case "smulh", "umulh":
+		op := byte(unaryMultiply)
+		if name == "smulh" {
+			op = unaryMultiplySigned
+		}
+		return func(t *a64Translator, w a64Word) {
+			t.copyOf(zr(w.rn()), rax)
+			t.copyOf(zr(w.rm()), rcx)
+			t.unary(true, op, rcx)
+			t.setGuest(zr(w.rd()), rdx)
+		}
+	case "lslv.w", "lslv.x", "lsrv.w", "lsrv.x", "asrv.w", "asrv.x", "rorv.w", "rorv.x":
+		return func(t *a64Translator, w a64Word) {
+			t.copyOf(zr(w.rm()), rcx)
+			t.move32Or64(w.wide(), rax, zr(w.rn()))
+			t.shiftCL(w.wide(), a64Shifts[w.field(10, 2)], rax)
+			if !w.wide() {
+				t.move32(rax, rax) // by zero nothing is written
+			}
+			t.setGuest(zr(w.rd()), rax)
+		}
+	case "adc.w", "adc.x", "sbc.w", "sbc.x":
+		return (*a64Translator).withCarry
+	}
+	return nil
+}
+
+// withCarry is ADC and SBC without flags.
+func (t *a64Translator) withCarry(w a64Word) {
+	wide := w.wide()
+	t.set(t.condition(2)) // C
+	t.move(rdx, rax)
+	t.copyOf(zr(w.rm()), rcx)
+	if w.bit(30) {
+		t.immediate(true, immediateXor, rcx, -1)
+	}
+	t.copyOf(zr(w.rn()), rax)
+	t.pair(wide, opAdd, rcx, rax)
+	t.pair(wide, opAdd, rdx, rax)
+	t.setGuest(zr(w.rd()), rax)
+}
+
+// divide never traps: dividing by zero gives zero, the smallest number by -1 itself.
+func (t *a64Translator) divide(w a64Word) {
+	wide, isSigned := w.wide(), w.bit(10)
+	done, zero, negate := t.newLabel(), t.newLabel(), t.newLabel()
+	t.move32Or64(wide, rax, zr(w.rn()))
+	t.copyOf(zr(w.rm()), rcx)
+	t.pair(wide, opTest, rcx, rcx)
+	t.jumpIf(equal, zero)
+	if isSigned {
+		t.immediate(wide, immediateCmp, rcx, -1)
+		t.jumpIf(equal, negate)
+		t.signIntoRDX(wide)
+		t.unary(wide, unaryDivideSigned, rcx)
+	} else {
+		t.constant(rdx, 0)
+		t.unary(wide, unaryDivide, rcx)
+	}
+	t.jump(done)
+	if isSigned {
+		t.bind(negate)
+		t.unary(wide, unaryNegate, rax)
+		t.jump(done)
+	}
+	t.bind(zero)
+	t.constant(rax, 0)
+	t.bind(done)
+	t.setGuest(zr(w.rd()), rax)
+}
+
+// multiplyAdd is MADD, MSUB and those whose factors have 32 bits.
+func (t *a64Translator) multiplyAdd(w a64Word) {
+	wide, subtracts := w.wide(), w.bit(15)
+	rn, rm, ra, rd := zr(w.rn()), zr(w.rm()), zr(w.ra()), zr(w.rd())
+	switch w.field(21, 3) {
+	case 1:
+		t.extended(rax, rn, false)
+		t.extended(rcx, rm, false)
+		t.pair(true, opImul, rax, rcx)
+	case 5:
+		t.move32(rax, t.value(rn, rax))
+		t.move32(rcx, t.value(rm, rcx))
+		t.pair(true, opImul, rax, rcx)
+	default:
+		t.copyOf(rn, rax)
+		t.operation(wide, opImul, rax, rm)
+	}
+	switch {
+	case ra == zeroA64 && subtracts:
+		t.unary(wide, unaryNegate, rax)
+	case ra == zeroA64:
+	case subtracts:
+		t.copyOf(ra, rdx)
+		t.pair(wide, opSub, rax, rdx)
+		t.setGuest(rd, rdx)
+		return
+	default:
+		t.operation(wide, opAddTo, rax, ra)
+	}
+	t.setGuest(rd, rax)
+}

@@ -1,0 +1,457 @@
+package amd64
+
+import (
+	"strings"
+
+	"agentvm/internal/machine/a64"
+	"agentvm/internal/machine/native/blocks"
+)
+
+// a64Access is what a load or store does.
+type a64Access struct {
+	size   uint8 // of each register, in bytes
+	count  uint8 // of registers: 1 or 2
+	loads  bool
+	vector bool
+	signed uint8 // a load extends with the sign to so many bits; 0: with zeros
+	way    way
+	rt     [2]uint8
+	base   uint8
+	offset int64
+}
+
+// way is how an address is made.
+type way uint8
+
+const (
+	byOffset way = iota
+	byIndex
+	byPC
+	before // the base is changed, then used
+	after  // used, then changed
+)
+
+// accessOf takes the operands of a load or store out of its word.
+func accessOf(row *a64.Instruction, w a64Word) a64Access {
+	a := a64Access{count: 1, vector: row.Group == "vmemory", base: w.rn(), rt: [2]uint8{w.rd(), w.ra()}}
+	if row.Format == a64.FormatLSP {
+		a.count = 2
+		a.loads = w.bit(22)
+		switch {
+		case a.vector:
+			a.size = 4 << w.field(30, 2)
+		case w.bit(31):
+			a.size = 8
+		default:
+			a.size = 4
+			if w.bit(30) {
+				a.signed = 64
+			}
+		}
+		a.offset = w.signed(15, 7) * int64(a.size)
+		a.way = [4]way{byOffset, after, byOffset, before}[w.field(23, 2)]
+		return a
+	}
+	scale, opc := w.field(30, 2), w.field(22, 2)
+	if row.Format == a64.FormatLSL {
+		a.loads, a.way, a.offset = true, byPC, w.signed(5, 19)*4
+		switch {
+		case a.vector:
+			a.size = 4 << scale
+		case scale == 1:
+			a.size = 8
+		default:
+			a.size = 4
+			if scale == 2 {
+				a.signed = 64
+			}
+		}
+		return a
+	}
+	if a.vector {
+		scale += opc >> 1 * 4
+		a.loads = opc&1 != 0
+	} else {
+		a.loads = opc != 0
+		a.signed = [4]uint8{0, 0, 64, 32}[opc]
+	}
+	a.size = 1 << scale
+	switch row.Format {
+	case a64.FormatLSU:
+		a.offset = int64(w.field(10, 12)) << scale
+	case a64.FormatLSR:
+		a.way = byIndex
+	default:
+		a.offset = w.signed(12, 9)
+		a.way = [4]way{byOffset, after, byOffset, before}[w.field(10, 2)]
+	}
+	return a
+}
+
+// changesBase says whether the access writes its base register.
+func (a *a64Access) changesBase() bool { return a.way == before || a.way == after }
+
+// writes has the general registers that an access writes, as bits.
+func (a *a64Access) writes() (set uint32) {
+	if a.loads && !a.vector {
+		for _, r := range a.rt[:a.count] {
+			if r != 31 {
+				set |= 1 << r
+			}
+		}
+	}
+	if a.changesBase() {
+		set |= 1 << a.base
+	}
+	return set
+}
+
+// accessA64 says what an instruction does to memory by a register and a constant, and what registers it writes; too many do no harm.
+func accessA64(d *a64Instruction) blocks.Access {
+	w := d.word
+	switch {
+	case d.row == nil:
+		return blocks.Access{Writes: ^uint32(0)}
+	case d.row.Group == "memory" && d.row.Format == a64.FormatEXCL, d.row.Group == "atomic":
+		return blocks.Access{Writes: 1<<w.rd() | 1<<w.rm()}
+	case d.row.Group == "memory" || d.row.Group == "vmemory":
+		a := accessOf(d.row, w)
+		if a.way == byOffset {
+			return blocks.Access{Base: a.base, Low: a.offset, Size: int64(a.size) * int64(a.count), Store: !a.loads, Writes: a.writes()}
+		}
+		return blocks.Access{Writes: a.writes()}
+	case d.row.Group == "exclusive":
+		return blocks.Access{Writes: 1<<w.rd() | 1<<w.rm()}
+	}
+	return blocks.Access{Writes: 1 << w.rd()} // in other formats bits 4 to 0 are something else
+}
+
+// a64Memory translates loads and stores but unprivileged ones.
+func a64Memory(row *a64.Instruction) a64Emitter {
+	if row.Format == a64.FormatEXCL {
+		return func(t *a64Translator, w a64Word) { t.ordered(row, w) }
+	}
+	if strings.HasPrefix(row.Name, "ldtr") || strings.HasPrefix(row.Name, "sttr") {
+		return nil
+	}
+	return func(t *a64Translator, w a64Word) {
+		a := accessOf(row, w)
+		overlaps := a.changesBase() && !a.vector && (a.rt[0] == a.base || a.count == 2 && a.rt[1] == a.base) && a.base != spA64
+		if overlaps { // which the architecture leaves open
+			t.jump(t.miss())
+			return
+		}
+		t.access(&a, w)
+	}
+}
+
+// alignedStack leaves when SP is the base of an access and no multiple of 16.
+func (t *a64Translator) alignedStack(base uint8) {
+	if base != spA64 || t.stackIsAligned {
+		return
+	}
+	t.stackIsAligned = true
+	t.move32(rax, t.inHost[spA64])
+	t.immediate(false, immediateAnd, rax, 15)
+	t.jumpIf(notEqual, t.miss())
+}
+
+// floatOn leaves when the kernel wants to hear of the use of vector registers at one of the exception levels.
+func (t *a64Translator) floatOn() {
+	if t.floatIsOn {
+		return
+	}
+	t.floatIsOn = true
+	const enabled = 3 << 20
+	t.hart(false, opLoad, rax, t.layout.ARM64.CPACR)
+	t.immediate(false, immediateAnd, rax, enabled)
+	t.immediate(false, immediateCmp, rax, enabled)
+	t.jumpIf(notEqual, t.miss())
+}
+
+func (t *a64Translator) access(a *a64Access, w a64Word) {
+	if a.vector {
+		t.floatOn()
+	}
+	if a.way != byPC {
+		t.alignedStack(a.base)
+	}
+	at, distance := t.placeOf(a, w)
+	if a.loads {
+		t.load(a, at, distance)
+	} else {
+		t.storeRegisters(a, at, distance)
+	}
+	if a.changesBase() {
+		t.setStack(a.base, a.base, a.offset)
+		if r := t.inHost[a.base]; r != 0 {
+			t.lea(true, r, r, int32(a.offset))
+		} else {
+			t.hartAdd(t.layout.X+8*uint32(a.base), int32(a.offset))
+			t.forget(a.base)
+		}
+	}
+}
+
+// placeOf gives a register with an address in linear memory, and the distance from there, of an access.
+func (t *a64Translator) placeOf(a *a64Access, w a64Word) (at register, distance uint32) {
+	table, size := t.layout.Read, int32(a.size)*int32(a.count)
+	if !a.loads {
+		table = t.layout.Write
+	}
+	switch a.way {
+	case byPC:
+		t.address(rax, int64(t.at)+a.offset)
+	case byIndex:
+		t.extend(rax, zr(w.rm()), w.field(13, 3))
+		if w.bit(12) && a.size > 1 {
+			shift := uint8(0)
+			for s := a.size; s > 1; s /= 2 {
+				shift++
+			}
+			t.shift(true, shiftLeft, rax, shift)
+		}
+		t.operation(true, opAddTo, rax, a.base)
+	case after:
+		t.copyOf(a.base, rax)
+	default:
+		if g := t.groups[t.at/2]; g != nil && a.way == byOffset {
+			return t.located(a.base, g, a.offset, t.baseAt)
+		}
+		t.baseAt(rax, a.base, a.offset)
+	}
+	t.lookUp(table, size, t.miss())
+	return rax, 0
+}
+
+// baseAt makes a register's value and a distance of less than 16 bits.
+func (t *a64Translator) baseAt(to register, base uint8, distance int64) {
+	if r := t.inHost[base]; r != 0 {
+		t.lea(true, to, r, int32(distance))
+		return
+	}
+	t.copyOf(base, to)
+	if distance != 0 {
+		t.immediate(true, immediateAdd, to, int32(distance))
+	}
+}
+
+func (t *a64Translator) load(a *a64Access, at register, distance uint32) {
+	if a.vector {
+		for i := range a.count {
+			v := t.layout.F + 16*uint32(a.rt[i])
+			part := distance + uint32(i)*uint32(a.size)
+			switch a.size {
+			case 16:
+				t.indexed(true, opLoad, rcx, memory, at, part)
+				t.indexed(true, opLoad, rdx, memory, at, part+8)
+				t.hart(true, opMove, rcx, v)
+				t.hart(true, opMove, rdx, v+8)
+			default:
+				op, wide := loadOf(a.size, 0)
+				t.indexed(wide, op, rcx, memory, at, part)
+				t.hart(true, opMove, rcx, v)
+				t.hartSet(v+8, 0)
+			}
+		}
+		return
+	}
+	op, wide := loadOf(a.size, a.signed)
+	scratch := [2]register{rcx, rdx}
+	var in [2]register
+	for i := range a.count {
+		r := zr(a.rt[i])
+		in[i] = t.inHost[r]
+		if in[i] == 0 {
+			in[i] = scratch[i]
+		}
+		t.indexed(wide, op, in[i], memory, at, distance+uint32(i)*uint32(a.size))
+		t.setGuest(r, in[i])
+	}
+}
+
+// loadOf is the host's load of some bytes, extended with their sign to some bits, or zeros.
+func loadOf(size, signed uint8) (op int, wide bool) {
+	switch size {
+	case 1:
+		op = opLoad8
+		if signed != 0 {
+			op = opLoad8Signed
+		}
+	case 2:
+		op = opLoad16
+		if signed != 0 {
+			op = opLoad16Signed
+		}
+	case 4:
+		op = opLoad
+		if signed == 64 {
+			op = opSignExtendWord
+		}
+	default:
+		return opLoad, true
+	}
+	return op, signed == 64
+}
+
+func (t *a64Translator) storeRegisters(a *a64Access, at register, distance uint32) {
+	how := access{size: int32(a.size), op: opMove}
+	switch a.size {
+	case 1:
+		how.op = opMove8
+	case 8, 16:
+		how.wide = true
+	}
+	for i := range a.count {
+		part := distance + uint32(i)*uint32(a.size)
+		if !a.vector {
+			t.store(how, t.value(zr(a.rt[i]), rdx), at, part)
+			continue
+		}
+		v := t.layout.F + 16*uint32(a.rt[i])
+		t.hart(true, opLoad, rdx, v)
+		t.store(how, rdx, at, part)
+		if a.size == 16 {
+			t.hart(true, opLoad, rdx, v+8)
+			t.store(how, rdx, at, part+8)
+		}
+	}
+}
+
+// aligned makes the offset of the TLB's entry for an access by a base register, in rcx, and the address in rax. What is not aligned is not found:
+// the tag has zeros there.
+func (t *a64Translator) aligned(base uint8, table uint32, size int32) {
+	t.alignedStack(base)
+	t.copyOf(base, rax)
+	t.index(rcx, rax)
+	t.move(rdx, rax)
+	t.immediate(true, immediateAnd, rdx, -PageSize|(size-1))
+	t.found(table, t.miss())
+}
+
+// inMemory makes the address in rax one in linear memory.
+func (t *a64Translator) inMemory(table uint32) {
+	t.indexed(false, opAddTo, rax, tlb, rcx, table+t.layout.Addend)
+}
+
+func storeOf(size uint8) access {
+	a := access{size: int32(size), op: opMove, wide: size == 8}
+	if size == 1 {
+		a.op = opMove8
+	}
+	return a
+}
+
+// ordered is a load-acquire or store-release: with one hart, accesses like others, that must be aligned.
+func (t *a64Translator) ordered(row *a64.Instruction, w a64Word) {
+	size := uint8(1) << w.field(30, 2)
+	loads := w.bit(22) || strings.HasPrefix(row.Name, "ldapr")
+	rt := zr(w.rd())
+	if loads {
+		t.aligned(w.rn(), t.layout.Read, int32(size))
+		t.inMemory(t.layout.Read)
+		op, wide := loadOf(size, 0)
+		t.indexed(wide, op, rcx, memory, rax, 0)
+		t.setGuest(rt, rcx)
+		return
+	}
+	t.aligned(w.rn(), t.layout.Write, int32(size))
+	t.inMemory(t.layout.Write)
+	t.store(storeOf(size), t.value(rt, rdx), rax, 0)
+}
+
+// a64Exclusive has exclusive accesses of one register. See src/arm64/execute_atomic.c.
+func a64Exclusive(row *a64.Instruction) a64Emitter {
+	if row.Bits.Match>>21&1 != 0 { // pairs
+		return nil
+	}
+	return func(t *a64Translator, w a64Word) {
+		size := uint8(1) << w.field(30, 2)
+		op, wide := loadOf(size, 0)
+		rt := zr(w.rd())
+		if w.bit(22) {
+			t.aligned(w.rn(), t.layout.Read, int32(size))
+			t.hart(true, opMove, rax, t.layout.Reservation)
+			t.inMemory(t.layout.Read)
+			t.indexed(wide, op, rcx, memory, rax, 0)
+			t.hart(true, opMove, rcx, t.layout.Reserved)
+			t.hartSet(t.layout.Reserved+8, 0)
+			t.setGuest(rt, rcx)
+			return
+		}
+		failed, done := t.newLabel(), t.newLabel()
+		t.aligned(w.rn(), t.layout.Write, int32(size))
+		t.move(rdx, rax)
+		t.inMemory(t.layout.Write)
+		t.indexed(wide, op, rcx, memory, rax, 0)
+		t.hart(true, opCmpTo, rdx, t.layout.Reservation)
+		t.jumpIf(notEqual, failed)
+		t.hart(true, opCmpTo, rcx, t.layout.Reserved)
+		t.jumpIf(notEqual, failed)
+		t.store(storeOf(size), t.value(rt, rdx), rax, 0)
+		t.constant(rcx, 0)
+		t.jump(done)
+		t.bind(failed)
+		t.constant(rcx, 1)
+		t.bind(done)
+		t.hartSet(t.layout.Reservation, -1)
+		t.setGuest(zr(w.rm()), rcx)
+	}
+}
+
+// a64Atomic has the atomic accesses of FEAT_LSE but pairs. One hart and no device stores between instructions.
+func a64Atomic(row *a64.Instruction) a64Emitter {
+	if strings.HasPrefix(row.Name, "casp") {
+		return nil
+	}
+	swaps := strings.HasPrefix(row.Name, "cas")
+	return func(t *a64Translator, w a64Word) {
+		size := uint8(1) << w.field(30, 2)
+		op, wide := loadOf(size, 0)
+		rt, rs := zr(w.rd()), zr(w.rm())
+		kind := w.field(12, 4)
+		if !swaps && kind >= 4 && kind <= 7 && size < 4 {
+			t.jump(t.miss())
+			return
+		}
+		t.aligned(w.rn(), t.layout.Write, int32(size))
+		t.inMemory(t.layout.Write)
+		if swaps {
+			done := t.newLabel()
+			t.copyOf(rs, rdx)
+			switch size {
+			case 1:
+				t.immediate(false, immediateAnd, rdx, 0xff)
+			case 2:
+				t.immediate(false, immediateAnd, rdx, 0xffff)
+			case 4:
+				t.move32(rdx, rdx)
+			}
+			t.indexed(wide, op, rcx, memory, rax, 0)
+			t.pair(true, opCmp, rdx, rcx)
+			t.jumpIf(notEqual, done)
+			t.store(storeOf(size), t.value(rt, rdx), rax, 0)
+			t.bind(done)
+			t.setGuest(rs, rcx)
+			return
+		}
+		t.copyOf(rs, rdx)
+		t.indexed(wide, op, rcx, memory, rax, 0)
+		switch kind {
+		case 0:
+			t.pair(true, opAdd, rcx, rdx)
+		case 1:
+			t.immediate(true, immediateXor, rdx, -1)
+			t.pair(true, opAnd, rcx, rdx)
+		case 2:
+			t.pair(true, opXor, rcx, rdx)
+		case 3:
+			t.pair(true, opOr, rcx, rdx)
+		case 4, 5, 6, 7: // the old value, when it is so
+			t.pair(size == 8, opCmp, rdx, rcx)
+			t.moveIf(true, [4]byte{greater, less, above, below}[kind-4], rdx, rcx)
+		}
+		t.store(storeOf(size), rdx, rax, 0)
+		t.setGuest(rt, rcx)
+	}
+}
