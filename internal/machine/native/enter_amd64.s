@@ -27,6 +27,8 @@ TEXT ·enter(SB), 0, $16-48
 	XORL DX, DX
 	XORPS X0, X0
 	XORPS X1, X1
+	XORPS X2, X2
+	XORPS X3, X3
 	MOVL $0x1f80, 8(SP) // MXCSR of Go: no exceptions, to nearest; and no flag
 	LDMXCSR 8(SP)
 	BYTE $0xff; BYTE $0x14; BYTE $0x24 // call [rsp]
@@ -72,6 +74,8 @@ TEXT ·enterA64(SB), 0, $16-48
 	XORL DX, DX
 	XORPS X0, X0
 	XORPS X1, X1
+	XORPS X2, X2
+	XORPS X3, X3
 	MOVL $0x1f80, 8(SP) // MXCSR of Go: no exceptions, to nearest; and no flag
 	LDMXCSR 8(SP)
 	BYTE $0xff; BYTE $0x14; BYTE $0x24 // call [rsp]

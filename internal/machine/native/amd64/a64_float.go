@@ -1,56 +1,242 @@
 package amd64
 
-import "agentvm/internal/machine/a64"
+import (
+	"strings"
 
-// a64Float translates scalar floating point.
+	"agentvm/internal/machine/a64"
+)
+
+// a64Float translates scalar floating point: what moves numbers, and of arithmetic what the host does alike, see float.go. A single has zeros above it.
 func a64Float(row *a64.Instruction) a64Emitter {
-	switch row.Name {
-	case "fmov.s", "fmov.d", "fabs.s", "fabs.d", "fneg.s", "fneg.d":
-		return (*a64Translator).floatSign
-	case "fmov.w.s", "fmov.x.d", "fmov.x.v1":
-		return func(t *a64Translator, w a64Word) {
-			t.floatOn()
-			at := t.layout.F + 16*uint32(w.rn())
-			if row.Name == "fmov.x.v1" {
-				at += 8
+	name, kind, _ := strings.Cut(row.Name, ".")
+	switch row.Format {
+	case a64.FormatFP1:
+		switch name {
+		case "fmov", "fabs", "fneg":
+			return (*a64Translator).floatSign
+		case "fsqrt":
+			return func(t *a64Translator, w a64Word) {
+				t.roundable()
+				t.operate(precisionOf(w), floatSquareRoot, w.rn())
+				t.result(w.rd(), precisionOf(w), false)
 			}
-			to := t.target(zr(w.rd()))
-			t.hart(w.wide(), opLoad, to, at)
-			t.setGuest(zr(w.rd()), to)
+		case "fcvt":
+			return convertFloat(kind)
 		}
-	case "fmov.s.w", "fmov.d.x":
+	case a64.FormatFP2:
+		op, ok := map[string]byte{"fadd": floatAdd, "fsub": floatSubtract, "fmul": floatMultiply, "fdiv": floatDivide}[name]
+		if ok {
+			return func(t *a64Translator, w a64Word) {
+				t.roundable()
+				t.operate(precisionOf(w), floatMove, w.rn())
+				t.operate(precisionOf(w), op, w.rm())
+				t.result(w.rd(), precisionOf(w), op == floatMultiply || op == floatDivide)
+			}
+		}
+	case a64.FormatFP3:
+		op := map[string]byte{"fmadd": fusedAdd, "fmsub": fusedNegatedAdd, "fnmadd": fusedNegatedSubtract, "fnmsub": fusedSubtract}[name]
+		return func(t *a64Translator, w a64Word) {
+			t.roundable()
+			t.operate(precisionOf(w), floatMove, w.rn())
+			t.hartFloat(precisionOf(w), false, floatMove, xmm1, t.vectorAt(w.ra()))
+			t.fused(precisionOf(w), op, t.vectorAt(w.rm()))
+			t.result(w.rd(), precisionOf(w), true)
+		}
+	case a64.FormatFPC:
+		return (*a64Translator).compareFloats
+	case a64.FormatFPSEL:
+		return (*a64Translator).selectFloat
+	case a64.FormatFPI:
 		return func(t *a64Translator, w a64Word) {
 			t.floatOn()
-			t.move32Or64(w.wide(), rax, zr(w.rn()))
+			t.constant64(rax, floatImmediate(uint8(w.field(13, 8)), w.bit(22)))
 			t.setFloat(w.rd())
+		}
+	case a64.FormatFPINT:
+		switch name {
+		case "fmov":
+			return moveFloat(kind)
+		case "scvtf", "ucvtf":
+			return func(t *a64Translator, w a64Word) { t.fromInteger(w, name == "ucvtf") }
+		case "fcvtzs", "fcvtzu":
+			return func(t *a64Translator, w a64Word) { t.toInteger(w, name == "fcvtzu") }
 		}
 	}
 	return nil
 }
 
+func precisionOf(w a64Word) byte {
+	if w.bit(22) {
+		return double
+	}
+	return single
+}
+
+// operate is an operation of xmm0 and a register of the guest.
+func (t *a64Translator) operate(precision, op byte, r uint8) {
+	t.hartFloat(precision, false, op, 0, t.vectorAt(r))
+}
+
 // setFloat sets a vector register to rax.
-func (t *a64Translator) setFloat(r uint8) {
-	t.hart(true, opMove, rax, t.layout.F+16*uint32(r))
-	t.hartSet(t.layout.F+16*uint32(r)+8, 0)
+func (t *a64Translator) setFloat(r uint8) { t.setHalves(r, false) }
+
+// roundable leaves when FPCR says anything but rounding to nearest.
+func (t *a64Translator) roundable() {
+	t.floatOn()
+	if t.roundsToNearest {
+		return
+	}
+	t.roundsToNearest = true
+	t.hart(false, opLoad, rax, t.layout.ARM64.FPCR)
+	t.immediate(false, immediateCmp, rax, 0)
+	t.jumpIf(notEqual, t.miss())
+}
+
+// result sets a register to xmm0, unless that is infinite or no number, or with mayBeTiny may be a result that was too small to be normal.
+func (t *a64Translator) result(rd uint8, precision byte, mayBeTiny bool) {
+	t.finite(precision, mayBeTiny)
+	t.setFloat(rd)
 }
 
 // floatSign is FMOV, FABS and FNEG.
 func (t *a64Translator) floatSign(w a64Word) {
 	t.floatOn()
 	wide := w.bit(22)
-	t.hart(wide, opLoad, rax, t.layout.F+16*uint32(w.rn()))
+	t.hart(wide, opLoad, rax, t.vectorAt(w.rn()))
 	switch w.field(15, 2) {
 	case 1: // FABS
 		t.shift(wide, shiftLeft, rax, 1)
 		t.shift(wide, shiftRight, rax, 1)
 	case 2: // FNEG
 		t.constant(rcx, 1)
-		if wide {
-			t.shift(true, rotateRight, rcx, 1)
-		} else {
-			t.shift(false, rotateRight, rcx, 1)
-		}
+		t.shift(wide, rotateRight, rcx, 1)
 		t.pair(wide, opXor, rcx, rax)
 	}
 	t.setFloat(w.rd())
+}
+
+// convertFloat is FCVT between singles and doubles.
+func convertFloat(kind string) a64Emitter {
+	switch kind {
+	case "s.d": // the names of the table have the source first
+		return func(t *a64Translator, w a64Word) {
+			t.roundable()
+			t.operate(single, floatWiden, w.rn())
+			t.result(w.rd(), double, false)
+		}
+	case "d.s":
+		return func(t *a64Translator, w a64Word) {
+			t.roundable()
+			t.operate(double, floatWiden, w.rn())
+			t.result(w.rd(), single, true)
+		}
+	}
+	return nil
+}
+
+// compareFloats is FCMP. Its flags are those of a subtraction: of 0 and 1 when less, 1 and 0 when greater, and of zeros when equal.
+func (t *a64Translator) compareFloats(w a64Word) {
+	t.floatOn()
+	precision := precisionOf(w)
+	if w.bit(3) { // with zero, which xmm0 is made: both exchange places
+		t.vectors(vectorXor, xmm0, xmm0)
+		t.hartFloat(precision, false, floatCompare, 0, t.vectorAt(w.rn()))
+	} else {
+		t.operate(precision, floatMove, w.rn())
+		t.hartFloat(precision, false, floatCompare, 0, t.vectorAt(w.rm()))
+	}
+	t.jumpIf(unordered, t.miss())
+	first, second := t.layout.ARM64.FlagA, t.layout.ARM64.FlagB
+	if w.bit(3) {
+		first, second = second, first
+	}
+	t.set(above)
+	t.hart(true, opMove, rax, first)
+	t.set(below)
+	t.hart(true, opMove, rax, second)
+	t.setFlags(flagsSub64)
+}
+
+func (t *a64Translator) selectFloat(w a64Word) {
+	wide, c := w.bit(22), byte(w.field(12, 4))
+	t.floatOn()
+	if c >= 14 {
+		t.hart(wide, opLoad, rax, t.vectorAt(w.rn()))
+		t.setFloat(w.rd())
+		return
+	}
+	t.hart(wide, opLoad, rdx, t.vectorAt(w.rm()))
+	t.hart(wide, opLoad, rcx, t.vectorAt(w.rn()))
+	t.moveIf(true, t.condition(c), rdx, rcx)
+	t.move(rax, rdx)
+	t.setFloat(w.rd())
+}
+
+// moveFloat is FMOV between the register files.
+func moveFloat(kind string) a64Emitter {
+	switch kind {
+	case "w.s", "x.d", "x.v1":
+		return func(t *a64Translator, w a64Word) {
+			t.floatOn()
+			at := t.vectorAt(w.rn())
+			if kind == "x.v1" {
+				at += 8
+			}
+			to := t.target(zr(w.rd()))
+			t.hart(w.wide(), opLoad, to, at)
+			t.setGuest(zr(w.rd()), to)
+		}
+	case "s.w", "d.x":
+		return func(t *a64Translator, w a64Word) {
+			t.floatOn()
+			t.move32Or64(w.wide(), rax, zr(w.rn()))
+			t.setFloat(w.rd())
+		}
+	}
+	return func(t *a64Translator, w a64Word) { // to the upper half
+		t.floatOn()
+		t.hart(true, opMove, t.value(zr(w.rn()), rax), t.vectorAt(w.rd())+8)
+	}
+}
+
+func (t *a64Translator) fromInteger(w a64Word, unsigned bool) {
+	t.roundable()
+	wide := w.wide()
+	t.move32Or64(wide, rax, zr(w.rn()))
+	if unsigned {
+		if wide { // the host's integers have a sign
+			t.immediate(true, immediateCmp, rax, 0)
+			t.jumpIf(less, t.miss())
+		}
+		wide = true
+	}
+	t.convert(precisionOf(w), wide, rax)
+	t.moveFloat(w.bit(22), rax)
+	t.setFloat(w.rd())
+}
+
+// toInteger is FCVTZS and FCVTZU. What does not fit is the interpreter's.
+func (t *a64Translator) toInteger(w a64Word, unsigned bool) {
+	t.floatOn()
+	wide := w.wide()
+	if unsigned { // the host would say inexact of some that do not fit
+		fraction, bias := uint8(23), int32(127)
+		if w.bit(22) {
+			fraction, bias = 52, 1023
+		}
+		integer := int32(32)
+		if wide {
+			integer = 63
+		}
+		t.hart(w.bit(22), opLoad, rax, t.vectorAt(w.rn()))
+		t.shift(w.bit(22), shiftRight, rax, fraction) // the exponent, and the sign above it
+		t.immediate(false, immediateCmp, rax, bias+integer)
+		t.jumpIf(notBelow, t.miss())
+	}
+	t.hartFloat(precisionOf(w), wide || unsigned, floatTruncate, rax, t.vectorAt(w.rn()))
+	if !unsigned {
+		t.immediate(wide, immediateCmp, rax, 1)
+		t.jumpIf(overflow, t.miss()) // the smallest number stands for what does not fit
+	}
+	t.setGuest(zr(w.rd()), rax)
 }

@@ -4,23 +4,29 @@ import "agentvm/internal/machine/a64"
 
 type a64Emitter func(t *a64Translator, w a64Word)
 
-// a64Emitters has every instruction that is translated, except branches, by the names of the table.
+// a64Chooser gives what translates a word of a row, nil: the interpreter executes it.
+type a64Chooser func(w a64Word) a64Emitter
+
+// a64Emitters has the rows that are translated, all or some of their words. Branches are not among them.
 var a64Emitters = allA64Emitters()
 
-func (d *a64Instruction) emitter() a64Emitter { return a64Emitters[d.row] }
-
-func allA64Emitters() map[*a64.Instruction]a64Emitter {
-	all := map[*a64.Instruction]a64Emitter{}
+func allA64Emitters() map[*a64.Instruction]a64Chooser {
+	all := map[*a64.Instruction]a64Chooser{}
 	for i := range a64.Table {
 		row := &a64.Table[i]
-		if e := a64EmitterOf(row); e != nil {
-			all[row] = e
+		if row.Group == "simd" {
+			if choose := a64SIMD(row); choose != nil {
+				all[row] = choose
+			}
+		} else if row.Format == a64.FormatSYS {
+			all[row] = a64System
+		} else if e := a64EmitterOf(row); e != nil {
+			all[row] = func(a64Word) a64Emitter { return e }
 		}
 	}
 	return all
 }
 
-// a64EmitterOf gives what translates a row, nil: the interpreter executes it.
 func a64EmitterOf(row *a64.Instruction) a64Emitter {
 	switch row.Group {
 	case "branch":

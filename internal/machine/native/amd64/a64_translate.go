@@ -46,6 +46,7 @@ func zr(r uint8) uint8 {
 type a64Instruction struct {
 	row  *a64.Instruction
 	word a64Word
+	emit a64Emitter // nil: it is a branch, or the interpreter executes it
 }
 
 type a64Translator struct {
@@ -61,13 +62,14 @@ type a64Facts struct {
 	stackIsAligned  bool
 	floatIsOn       bool
 	roundsToNearest bool
+	zeroes          bool // EL0 may zero blocks
 }
 
 // TranslateA64 makes the code of a page of arm64 code. It is false when none of the entries is an instruction that can be translated.
 func TranslateA64(l *Layout, p Page) (Translation, bool) {
 	t := &a64Translator{pageCode: pageCode{layout: l, inHost: &a64InHost, zero: zeroA64, align: 3, slot: 1}, flagsAt: -1}
 	t.snapshot = func() any { return t.a64Facts }
-	t.Blocks = blocks.Discover(p, decodeA64)
+	t.Blocks = blocks.Discover(p, func(p *Page, at int) (a64Instruction, blocks.Step) { return decodeA64(p, at, l.Fused) })
 	t.dispatch = t.newLabel()
 	count := 0
 	for i := range t.labels {
@@ -108,12 +110,12 @@ func TranslateA64(l *Layout, p Page) (Translation, bool) {
 	return out, true
 }
 
-func decodeA64(p *Page, at int) (a64Instruction, blocks.Step) {
+func decodeA64(p *Page, at int, fused bool) (a64Instruction, blocks.Step) {
 	if at&3 != 0 {
 		return a64Instruction{}, blocks.Step{}
 	}
 	word := binary.LittleEndian.Uint32(p.Code[at:])
-	d := a64Instruction{a64.Lookup(word), a64Word(word)}
+	d := a64Instruction{row: a64.Lookup(word), word: a64Word(word)}
 	s := blocks.Step{Size: 4, Flow: blocks.FlowLeave}
 	if d.row == nil {
 		return d, s
@@ -131,7 +133,10 @@ func decodeA64(p *Page, at int) (a64Instruction, blocks.Step) {
 	case a64.FormatBR:
 		s.Flow, s.Returns = blocks.FlowIndirect, d.row.Name == "blr"
 	default:
-		if d.emitter() != nil {
+		if choose := a64Emitters[d.row]; choose != nil {
+			d.emit = choose(d.word)
+		}
+		if d.emit != nil && (fused || d.row.Format != a64.FormatFP3) {
 			s.Flow = blocks.FlowNext
 		}
 	}
@@ -185,7 +190,7 @@ func (t *a64Translator) instructions(first, end int, before func(int)) {
 			t.jumpFar()
 			jumps = true
 		default:
-			d.emitter()(t, d.word)
+			d.emit(t, d.word)
 		}
 		t.unspent--
 	}

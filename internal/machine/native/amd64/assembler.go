@@ -342,6 +342,53 @@ func (a *assembler) hartFloat(precision byte, wide bool, op byte, reg register, 
 	}
 }
 
+// Operations on vectors of 16 bytes: the opcode behind 0x0f, two bytes when above 0xff.
+const (
+	vectorLoad        = 0x6f
+	vectorStore       = 0x7f
+	vectorLoadLow     = 0x7e // 8 bytes, zeros above; with the prefix of single
+	vectorStoreLow    = 0xd6
+	vectorShuffle     = 0x70 // of words of 32 bits, with an immediate
+	vectorShift16     = 0x71 // these three with an immediate
+	vectorShift32     = 0x72
+	vectorShift64     = 0x73
+	vectorAnd         = 0xdb
+	vectorAndNot      = 0xdf
+	vectorOr          = 0xeb
+	vectorXor         = 0xef
+	vectorEqual32     = 0x76
+	vectorPackBytes   = 0x67 // words with a sign, to bytes without
+	vectorPackWords   = 0x6b // 32 bits to 16, with signs
+	vectorAlign       = 0x3a0f
+	vectorShiftLeft   = 6 // numbers of shifts
+	vectorShiftRight  = 2
+	vectorShiftArithm = 4
+)
+
+// vector is an operation on a vector register and 16 bytes of linear memory, aligned to as many, or 8 for the operations on the lower half.
+func (a *assembler) vector(op int, x register, at uint32) {
+	prefix := byte(0x66)
+	if op == vectorLoadLow {
+		prefix = single
+	}
+	a.bytes(prefix, rex(false, x, 0, memory), 0x0f)
+	a.opcode(op)
+	a.bytes(0x80 | low(x)<<3 | low(memory))
+	a.word(int32(at))
+}
+
+// vectors is an operation on two vector registers.
+func (a *assembler) vectors(op int, x, y register) {
+	a.bytes(0x66, rex(false, x, 0, y), 0x0f)
+	a.opcode(op)
+	a.bytes(0xc0 | low(x)<<3 | low(y))
+}
+
+// vectorShift shifts the elements of a vector register.
+func (a *assembler) vectorShift(op int, kind byte, x register, by uint8) {
+	a.bytes(0x66, rex(false, 0, 0, x), 0x0f, byte(op), 0xc0|kind<<3|low(x), by)
+}
+
 // Fused operations: xmm0 times a place in memory, negated or not, and xmm1 added or subtracted.
 const (
 	fusedAdd                  = 0x99

@@ -301,6 +301,12 @@ func (t *translator) floatOperation(precision, op byte, r uint8) {
 
 // result sets rd to xmm0, and leaves when that is infinite or no number. mayBeTiny: also when the exact result may be below the normal numbers.
 func (t *translator) result(rd uint8, precision byte, mayBeTiny bool) {
+	t.finite(precision, mayBeTiny)
+	t.setFloat(rd, precision == single)
+}
+
+// finite makes rax the bits of xmm0, and leaves when that is infinite or no number, or mayBeTiny and may be a result below the normal numbers.
+func (t *pageCode) finite(precision byte, mayBeTiny bool) {
 	bits, all := uint8(52), int32(0x7ff)
 	if precision == single {
 		bits, all = 23, 0xff
@@ -315,5 +321,4 @@ func (t *translator) result(rd uint8, precision byte, mayBeTiny bool) {
 	}
 	t.immediate(false, immediateCmp, rcx, all)
 	t.jumpIf(notBelow, t.miss())
-	t.setFloat(rd, precision == single)
 }

@@ -46,6 +46,9 @@ const (
 	formFloatToRegister  // memory, as an integer, to reg
 	formFloatFromInteger // rm, to xmm0
 	formFloatBits        // of xmm0 to rm
+	formVector           // on xmm0 to xmm3
+	formVectorMemory     // on one of them and 16 aligned bytes of memory
+	formVectorHalf       // on one of them and 8 bytes of memory
 	formJump
 	formBranch
 	formCall
@@ -119,6 +122,8 @@ func (c *cursor) instruction() instruction {
 			return instruction{}
 		}
 		switch op := c.byte(); {
+		case op == 0x0f && c.at < len(c.code) && isVector(c.code[c.at]):
+			return c.vector(prefix)
 		case op == 0x0f:
 			return c.float(first, prefix)
 		case op == 0x89 && prefix&8 == 0:
@@ -129,6 +134,10 @@ func (c *cursor) instruction() instruction {
 		prefix := c.byte()
 		if prefix&0xf0 != 0x40 || c.byte() != 0x0f {
 			return instruction{}
+		}
+		if first == 0xf3 && c.at < len(c.code) && c.code[c.at] == 0x7e { // movq from memory
+			c.at++
+			return c.ofVectors(prefix, formNone, formVectorHalf)
 		}
 		return c.float(first, prefix)
 	case first == 0xc4:
@@ -265,6 +274,82 @@ func (c *cursor) float(mandatory, prefix byte) instruction {
 		return i
 	}
 	return c.inMemory(i, prefix)
+}
+
+// vectorOperations are the opcodes behind 66 0f of SSE2's operations on integers in vectors whose operand in memory has 16 bytes, and has to be aligned.
+var vectorOperations = func() (list [256]bool) {
+	for _, op := range []byte{
+		0x60, 0x61, 0x62, 0x63, 0x64, 0x65, 0x66, 0x67, 0x68, 0x69, 0x6a, 0x6b, 0x6c, 0x6d, 0x6f, // punpckl, packss, pcmpgt, packus, punpckh, movdqa
+		0x74, 0x75, 0x76, 0xd4, 0xd5, 0xd8, 0xd9, 0xda, 0xdb, 0xdc, 0xdd, 0xde, 0xdf, // pcmpeq, paddq, pmullw, psubus, pminub, pand, paddus, pmaxub, pandn
+		0xe0, 0xe3, 0xe4, 0xe5, 0xe8, 0xe9, 0xea, 0xeb, 0xec, 0xed, 0xee, 0xef, // pavg, pmulh, psubs, pminsw, por, padds, pmaxsw, pxor
+		0xf4, 0xf5, 0xf6, 0xf8, 0xf9, 0xfa, 0xfb, 0xfc, 0xfd, 0xfe, // pmuludq, pmaddwd, psadbw, psub, padd
+	} {
+		list[op] = true
+	}
+	return list
+}()
+
+func isVector(op byte) bool {
+	return vectorOperations[op] || op == 0x38 || op == 0x3a || op >= 0x70 && op <= 0x73 || op == 0x7f || op == 0xd6
+}
+
+// vector decodes what follows 66, a REX prefix and 0f.
+func (c *cursor) vector(prefix byte) instruction {
+	op := c.byte()
+	switch {
+	case op == 0x38: // SSSE3 and SSE4.1
+		switch op := c.byte(); {
+		case op == 0x00 || op >= 0x1c && op <= 0x1e || op == 0x29 || op >= 0x38 && op <= 0x40: // pshufb, pabs, pcmpeqq, pmin and pmax, pmulld
+			return c.ofVectors(prefix, formVector, formVectorMemory)
+		case op == 0x20 || op == 0x23 || op == 0x25 || op == 0x30 || op == 0x33 || op == 0x35: // pmovsx, pmovzx to twice the size
+			return c.ofVectors(prefix, formVector, formVectorHalf)
+		}
+		return instruction{}
+	case op == 0x3a: // palignr
+		if c.byte() != 0x0f {
+			return instruction{}
+		}
+		return c.withByte(c.ofVectors(prefix, formVector, formVectorMemory))
+	case op == 0x70: // pshufd
+		return c.withByte(c.ofVectors(prefix, formVector, formVectorMemory))
+	case op >= 0x71 && op <= 0x73: // shifts by an immediate
+		if c.at >= len(c.code) {
+			return instruction{}
+		}
+		n := c.code[c.at] >> 3 & 7
+		if c.code[c.at]>>6 != 3 || n != 2 && n != 6 && (n != 4 || op == 0x73) || prefix&4 != 0 {
+			return instruction{}
+		}
+		if c.byte()&7 > 3 || prefix&3 != 0 {
+			return instruction{}
+		}
+		return c.withByte(instruction{form: formVector})
+	case op == 0x7f: // movdqa to memory
+		return c.ofVectors(prefix, formNone, formVectorMemory)
+	case op == 0xd6: // movq to memory
+		return c.ofVectors(prefix, formNone, formVectorHalf)
+	}
+	return c.ofVectors(prefix, formVector, formVectorMemory)
+}
+
+// withByte decodes an immediate byte behind an instruction.
+func (c *cursor) withByte(i instruction) instruction {
+	c.byte()
+	return i
+}
+
+// ofVectors decodes the operands of an operation on xmm0 to xmm3 and one of them, or memory.
+func (c *cursor) ofVectors(prefix byte, registers, inMemory form) instruction {
+	if c.at >= len(c.code) || prefix&4 != 0 || c.code[c.at]>>3&7 > 3 {
+		return instruction{}
+	}
+	if c.code[c.at]>>6 != 3 {
+		return c.inMemory(instruction{form: inMemory}, prefix)
+	}
+	if c.byte()&7 > 3 || prefix&3 != 0 {
+		return instruction{}
+	}
+	return instruction{form: registers}
 }
 
 // fused decodes vfmadd132sd xmm0, xmm1, [memory + distance] and its kin, on processors that have them.

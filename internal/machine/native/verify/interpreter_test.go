@@ -222,37 +222,69 @@ func (h *host) condition(op x86asm.Op) bool {
 	switch op {
 	case x86asm.JE, x86asm.SETE, x86asm.CMOVE:
 		return h.zero
-	case x86asm.JNE:
+	case x86asm.JNE, x86asm.SETNE, x86asm.CMOVNE:
 		return !h.zero
 	case x86asm.JL, x86asm.SETL, x86asm.CMOVL:
 		return h.sign != h.overflow
-	case x86asm.JGE:
+	case x86asm.JGE, x86asm.SETGE, x86asm.CMOVGE:
 		return h.sign == h.overflow
-	case x86asm.JLE:
+	case x86asm.JLE, x86asm.SETLE, x86asm.CMOVLE:
 		return h.zero || h.sign != h.overflow
-	case x86asm.JG, x86asm.CMOVG:
+	case x86asm.JG, x86asm.SETG, x86asm.CMOVG:
 		return !h.zero && h.sign == h.overflow
 	case x86asm.JB, x86asm.SETB, x86asm.CMOVB:
 		return h.carry
-	case x86asm.JAE:
+	case x86asm.JAE, x86asm.SETAE, x86asm.CMOVAE:
 		return !h.carry
-	case x86asm.JBE, x86asm.SETBE:
+	case x86asm.JBE, x86asm.SETBE, x86asm.CMOVBE:
 		return h.carry || h.zero
-	case x86asm.JA, x86asm.CMOVA:
+	case x86asm.JA, x86asm.SETA, x86asm.CMOVA:
 		return !h.carry && !h.zero
-	case x86asm.JS:
+	case x86asm.JS, x86asm.SETS, x86asm.CMOVS:
 		return h.sign
-	case x86asm.JNS:
+	case x86asm.JNS, x86asm.SETNS, x86asm.CMOVNS:
 		return !h.sign
-	case x86asm.JO:
+	case x86asm.JO, x86asm.SETO, x86asm.CMOVO:
 		return h.overflow
-	case x86asm.JNO:
+	case x86asm.JNO, x86asm.SETNO, x86asm.CMOVNO:
 		return !h.overflow
 	}
 	return h.random.IntN(2) == 0 // of the parity
 }
 
+// scalar are operations on xmm registers whose operand in memory needs no alignment.
+var scalar = map[x86asm.Op]bool{
+	x86asm.MOVSD_XMM: true, x86asm.MOVSS: true, x86asm.ADDSD: true, x86asm.ADDSS: true, x86asm.SUBSD: true, x86asm.SUBSS: true, x86asm.MULSD: true, x86asm.MULSS: true,
+	x86asm.DIVSD: true, x86asm.DIVSS: true, x86asm.SQRTSD: true, x86asm.SQRTSS: true, x86asm.CVTSD2SS: true, x86asm.CVTSS2SD: true, x86asm.UCOMISD: true, x86asm.UCOMISS: true,
+	x86asm.CVTSI2SD: true, x86asm.CVTSI2SS: true, x86asm.CVTSD2SI: true, x86asm.CVTSS2SI: true, x86asm.CVTTSD2SI: true, x86asm.CVTTSS2SI: true, x86asm.MOVD: true,
+}
+
+// vector executes an operation on whole vector registers, whose values nothing depends on. It is false for others.
+func (h *host) vector(inst *x86asm.Inst) bool {
+	isVector := func(a x86asm.Arg) bool {
+		r, ok := a.(x86asm.Reg)
+		return ok && r >= x86asm.X0 && r <= x86asm.X15
+	}
+	if scalar[inst.Op] || !isVector(inst.Args[0]) && (!isVector(inst.Args[1]) || inst.Op == x86asm.MOVQ && inst.MemBytes == 0) {
+		return false
+	}
+	for i, a := range inst.Args {
+		if m, ok := a.(x86asm.Mem); ok {
+			if m.Base != x86asm.R15 || m.Index != 0 || inst.MemBytes != 8 && m.Disp&15 != 0 {
+				h.Errorf("%v may not be aligned", m)
+			}
+			h.address(m, max(inst.MemBytes, 8), x86asm.MOV, i == 0)
+		} else if isVector(a) && a.(x86asm.Reg) > x86asm.X3 {
+			h.Errorf("%v is used", a)
+		}
+	}
+	return true
+}
+
 func (h *host) execute(inst *x86asm.Inst) {
+	if h.vector(inst) {
+		return
+	}
 	to, from := inst.Args[0], inst.Args[1]
 	switch inst.Op {
 	case x86asm.RET:
@@ -307,7 +339,8 @@ func (h *host) execute(inst *x86asm.Inst) {
 			h.Errorf("%v is read", from)
 		}
 		h.write(inst, to, h.any())
-	case x86asm.SETL, x86asm.SETB, x86asm.SETE, x86asm.SETBE:
+	case x86asm.SETO, x86asm.SETNO, x86asm.SETB, x86asm.SETAE, x86asm.SETE, x86asm.SETNE, x86asm.SETBE, x86asm.SETA,
+		x86asm.SETS, x86asm.SETNS, x86asm.SETP, x86asm.SETNP, x86asm.SETL, x86asm.SETGE, x86asm.SETLE, x86asm.SETG:
 		value := uint64(0)
 		if h.condition(inst.Op) {
 			value = 1
@@ -326,7 +359,8 @@ func (h *host) execute(inst *x86asm.Inst) {
 			h.write(inst, to, uint64(63-bits.LeadingZeros64(value)))
 		}
 		h.flagsKnown = false
-	case x86asm.CMOVE, x86asm.CMOVL, x86asm.CMOVB, x86asm.CMOVA, x86asm.CMOVG:
+	case x86asm.CMOVO, x86asm.CMOVNO, x86asm.CMOVB, x86asm.CMOVAE, x86asm.CMOVE, x86asm.CMOVNE, x86asm.CMOVBE, x86asm.CMOVA,
+		x86asm.CMOVS, x86asm.CMOVNS, x86asm.CMOVP, x86asm.CMOVNP, x86asm.CMOVL, x86asm.CMOVGE, x86asm.CMOVLE, x86asm.CMOVG:
 		old, _ := h.read(inst, to)
 		if value, _ := h.read(inst, from); h.condition(inst.Op) {
 			old = value

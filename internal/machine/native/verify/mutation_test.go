@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/cpu"
 
+	"agentvm/internal/machine/a64"
 	"agentvm/internal/machine/native/amd64"
 	"agentvm/internal/machine/native/blocks"
 	"agentvm/internal/machine/native/verify"
@@ -24,8 +25,52 @@ var layout = amd64.Layout{
 	Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 }
 
-// randomTranslation translates some random instructions, which jump among themselves.
+// layoutA64 is about that of the arm64 machine.
+var layoutA64 = amd64.Layout{
+	Guest: blocks.GuestARM64, X: 0x10000, F: 0x10100, PC: 0x10300, Reservation: 0x10400, Reserved: 0x10408,
+	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Fused: cpu.X86.HasFMA,
+	ARM64: blocks.ARM64{Flags: 0x10328, FlagA: 0x10318, FlagB: 0x10320, FPCR: 0x10350, FPSR: 0x10354, CPACR: 0x10420, SCTLR: 0x10428, EL: 0x10330, TPIDR: 0x10430, SP: 0x10438},
+}
+
+// randomTranslation translates some random instructions of one of the guests, which jump among themselves.
 func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []int) {
+	t.Helper()
+	if random.IntN(2) == 0 {
+		return randomA64(t, random)
+	}
+	return randomRISCV(t, random)
+}
+
+func randomA64(t testing.TB, random *rand.Rand) (code []byte, places []int) {
+	t.Helper()
+	page := make([]byte, amd64.PageSize)
+	for at := range 4 + random.IntN(30) {
+		row := &a64.Table[random.IntN(len(a64.Table))]
+		word := random.Uint32()&^row.Bits.Mask | row.Bits.Match
+		switch row.Format {
+		case a64.FormatB26:
+			word = row.Bits.Match | uint32(random.IntN(40)-at)&(1<<26-1)
+		case a64.FormatBC, a64.FormatCB:
+			word = word&^(0x7ffff<<5) | uint32(random.IntN(40)-at)&0x7ffff<<5
+		case a64.FormatTB:
+			word = word&^(0x3fff<<5) | uint32(random.IntN(40)-at)&0x3fff<<5
+		}
+		binary.LittleEndian.PutUint32(page[4*at:], word)
+	}
+	made, ok := amd64.TranslateA64(&layoutA64, amd64.Page{Code: page, Entries: []uint16{0, 20, 80}})
+	if !ok {
+		return nil, nil
+	}
+	for _, e := range made.Entries {
+		places = append(places, e.At)
+	}
+	if err := verify.Code(made.Code, places); err != nil {
+		t.Fatalf("a translation is refused: %v\n% x", err, page[:140])
+	}
+	return made.Code, places
+}
+
+func randomRISCV(t testing.TB, random *rand.Rand) (code []byte, places []int) {
 	t.Helper()
 	page := make([]byte, amd64.PageSize)
 	count := 4 + random.IntN(30)
@@ -137,13 +182,18 @@ func FuzzPages(f *testing.F) {
 		for n := 0; n < len(page) && len(code) > 0; {
 			n += copy(page[n:], code)
 		}
-		made, ok := amd64.Translate(&layout, amd64.Page{Code: page, Entries: []uint16{a % amd64.PageSize &^ 1, b % amd64.PageSize &^ 1}})
-		var places []int
-		for _, e := range made.Entries {
-			places = append(places, e.At)
-		}
-		if err := verify.Code(made.Code, places); ok && err != nil {
-			t.Fatal(err)
+		for _, guest := range []struct {
+			translate func(*amd64.Layout, amd64.Page) (amd64.Translation, bool)
+			layout    *amd64.Layout
+		}{{amd64.Translate, &layout}, {amd64.TranslateA64, &layoutA64}} {
+			made, ok := guest.translate(guest.layout, amd64.Page{Code: page, Entries: []uint16{a % amd64.PageSize &^ 1, b % amd64.PageSize &^ 1}})
+			var places []int
+			for _, e := range made.Entries {
+				places = append(places, e.At)
+			}
+			if err := verify.Code(made.Code, places); ok && err != nil {
+				t.Fatal(err)
+			}
 		}
 	})
 }

@@ -1,0 +1,617 @@
+package amd64
+
+import (
+	"math/bits"
+
+	"agentvm/internal/machine/a64"
+)
+
+// Vector registers of the host, of which nothing is kept from one instruction to the next.
+const (
+	xmm0 register = 0
+	xmm2 register = 2
+)
+
+// vectorAt is the place of a vector register of the guest.
+func (t *a64Translator) vectorAt(r uint8) uint32 { return t.layout.F + 16*uint32(r) }
+
+// setVector sets a vector register to xmm0, or to its lower half and zeros.
+func (t *a64Translator) setVector(r uint8, full bool) {
+	t.vector(vectorStore, xmm0, t.vectorAt(r))
+	if !full {
+		t.hartSet(t.vectorAt(r)+8, 0)
+	}
+}
+
+// setHalves sets a vector register to rax in both halves, or with zeros above.
+func (t *a64Translator) setHalves(r uint8, full bool) {
+	t.hart(true, opMove, rax, t.vectorAt(r))
+	if full {
+		t.hart(true, opMove, rax, t.vectorAt(r)+8)
+	} else {
+		t.hartSet(t.vectorAt(r)+8, 0)
+	}
+}
+
+// Opcodes of the host by the size of elements: 1, 2, 4 and 8 bytes; 0: there is none.
+type bySize [4]int
+
+var (
+	addSizes      = bySize{0xfc, 0xfd, 0xfe, 0xd4}
+	subtractSizes = bySize{0xf8, 0xf9, 0xfa, 0xfb}
+	equalSizes    = bySize{0x74, 0x75, 0x76, 0x3829}
+	greaterSizes  = bySize{0x64, 0x65, 0x66, 0}
+	maxSigned     = bySize{0x383c, 0xee, 0x383d, 0}
+	maxUnsigned   = bySize{0xde, 0x383e, 0x383f, 0}
+	minSigned     = bySize{0x3838, 0xea, 0x3839, 0}
+	minUnsigned   = bySize{0xda, 0x383a, 0x383b, 0}
+	lowerSizes    = bySize{0x60, 0x61, 0x62, 0x6c} // interleave
+	upperSizes    = bySize{0x68, 0x69, 0x6a, 0x6d}
+)
+
+// plainVectors are operations that the host has, on both operands in order.
+var plainVectors = map[string]bySize{
+	"add.v": addSizes, "sub.v": subtractSizes, "cmeq.v": equalSizes, "cmgt.v": greaterSizes, "smax.v": maxSigned, "umax.v": maxUnsigned,
+	"smin.v": minSigned, "umin.v": minUnsigned, "mul.v": {0, 0xd5, 0x3840, 0},
+	"urhadd.v": {0xe0, 0xe3, 0, 0},
+}
+
+// logicVectors do not depend on the size of elements.
+var logicVectors = map[string]int{"and.v": vectorAnd, "orr.v": vectorOr, "eor.v": vectorXor}
+
+// a64SIMD chooses what translates a row of the group; the size of elements is a part of most words.
+func a64SIMD(row *a64.Instruction) a64Chooser {
+	if op, ok := logicVectors[row.Name]; ok {
+		return always(func(t *a64Translator, w a64Word) {
+			t.floatOn()
+			t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+			t.vector(op, xmm0, t.vectorAt(w.rm()))
+			t.setVector(w.rd(), w.bit(30))
+		})
+	}
+	if ops, ok := plainVectors[row.Name]; ok {
+		return func(w a64Word) a64Emitter {
+			op := ops[w.field(22, 2)]
+			if op == 0 {
+				return nil
+			}
+			return func(t *a64Translator, w a64Word) {
+				t.floatOn()
+				t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+				t.vector(op, xmm0, t.vectorAt(w.rm()))
+				t.setVector(w.rd(), w.bit(30))
+			}
+		}
+	}
+	switch row.Name {
+	case "bic.v", "orn.v", "bsl.v", "bit.v", "bif.v":
+		return always(func(t *a64Translator, w a64Word) { t.logicVector(row.Name, w) })
+	case "cmge.v":
+		return ordered(maxSigned, false)
+	case "cmhs.v":
+		return ordered(maxUnsigned, false)
+	case "cmhi.v":
+		return ordered(maxUnsigned, true)
+	case "cmtst.v":
+		return func(w a64Word) a64Emitter {
+			return func(t *a64Translator, w a64Word) {
+				t.floatOn()
+				t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+				t.vector(vectorAnd, xmm0, t.vectorAt(w.rm()))
+				t.vectors(vectorXor, xmm1, xmm1)
+				t.vectors(equalSizes[w.field(22, 2)], xmm0, xmm1)
+				t.invertVector()
+				t.setVector(w.rd(), w.bit(30))
+			}
+		}
+	case "cmeq0.v", "cmgt0.v", "cmlt0.v", "cmge0.v", "cmle0.v":
+		return compareZero(row.Name)
+	case "umaxp.v", "uminp.v", "addp.v":
+		return pairwise(row.Name)
+	case "addp.s":
+		return always(func(t *a64Translator, w a64Word) {
+			t.floatOn()
+			t.hart(true, opLoad, rax, t.vectorAt(w.rn()))
+			t.hart(true, opAddTo, rax, t.vectorAt(w.rn())+8)
+			t.setHalves(w.rd(), false)
+		})
+	case "not.v":
+		return always(func(t *a64Translator, w a64Word) {
+			t.floatOn()
+			t.vectors(vectorEqual32, xmm0, xmm0)
+			t.vector(vectorXor, xmm0, t.vectorAt(w.rn()))
+			t.setVector(w.rd(), w.bit(30))
+		})
+	case "neg.v":
+		return func(w a64Word) a64Emitter {
+			return func(t *a64Translator, w a64Word) {
+				t.floatOn()
+				t.vectors(vectorXor, xmm0, xmm0)
+				t.vector(subtractSizes[w.field(22, 2)], xmm0, t.vectorAt(w.rn()))
+				t.setVector(w.rd(), w.bit(30))
+			}
+		}
+	case "abs.v":
+		return func(w a64Word) a64Emitter {
+			size := int(w.field(22, 2))
+			if size == 3 {
+				return nil
+			}
+			return func(t *a64Translator, w a64Word) {
+				t.floatOn()
+				t.vector(0x381c+size, xmm0, t.vectorAt(w.rn()))
+				t.setVector(w.rd(), w.bit(30))
+			}
+		}
+	case "dup.r", "dup.e", "dup.s", "umov.w", "umov.x", "smov.w", "smov.x", "ins.r", "ins.e":
+		return always(func(t *a64Translator, w a64Word) { t.copyElement(row.Name, w) })
+	case "zip1", "zip2":
+		return always(func(t *a64Translator, w a64Word) { t.interleave(w, row.Name == "zip2") })
+	case "ext":
+		return always((*a64Translator).extractVector)
+	case "xtn.v":
+		return func(w a64Word) a64Emitter {
+			size := w.field(22, 2)
+			return func(t *a64Translator, w a64Word) { t.narrow(w, size, 0) }
+		}
+	case "shrn.v":
+		return func(w a64Word) a64Emitter {
+			size, amount := shiftOf(w)
+			return func(t *a64Translator, w a64Word) { t.narrow(w, size, uint8(16<<size-amount)) }
+		}
+	case "ushll.v", "sshll.v":
+		return always(func(t *a64Translator, w a64Word) { t.widen(w, row.Name == "sshll.v") })
+	case "shl.v", "ushr.v", "sshr.v":
+		return func(w a64Word) a64Emitter {
+			if size, _ := shiftOf(w); size == 0 && row.Name == "sshr.v" {
+				return nil
+			}
+			return func(t *a64Translator, w a64Word) { t.shiftVector(row.Name, w) }
+		}
+	case "shl.s", "ushr.s", "sshr.s":
+		return always(func(t *a64Translator, w a64Word) { t.shiftScalar(row.Name, w) })
+	case "movi.s", "movi.h", "movi.msl", "mvni.s", "mvni.h", "mvni.msl", "movi.b", "movi.d", "orr.vi.s", "orr.vi.h", "bic.vi.s", "bic.vi.h", "fmov.v.s", "fmov.v.d":
+		return always(func(t *a64Translator, w a64Word) { t.immediateVector(row.Name, w) })
+	}
+	return nil
+}
+
+func always(e a64Emitter) a64Chooser { return func(a64Word) a64Emitter { return e } }
+
+// invertVector inverts xmm0. It changes xmm1.
+func (t *a64Translator) invertVector() {
+	t.vectors(vectorEqual32, xmm1, xmm1)
+	t.vectors(vectorXor, xmm0, xmm1)
+}
+
+func (t *a64Translator) logicVector(name string, w a64Word) {
+	rd, rn, rm := t.vectorAt(w.rd()), t.vectorAt(w.rn()), t.vectorAt(w.rm())
+	t.floatOn()
+	switch name {
+	case "bic.v":
+		t.vector(vectorLoad, xmm0, rm)
+		t.vector(vectorAndNot, xmm0, rn)
+	case "orn.v":
+		t.vectors(vectorEqual32, xmm0, xmm0)
+		t.vector(vectorXor, xmm0, rm)
+		t.vector(vectorOr, xmm0, rn)
+	default: // a, where the mask is set, and b elsewhere: b ^ (a ^ b) & mask
+		a, b, mask := rn, rm, rd
+		if name != "bsl.v" {
+			b, mask = rd, rm
+		}
+		t.vector(vectorLoad, xmm0, a)
+		t.vector(vectorXor, xmm0, b)
+		if name == "bif.v" {
+			t.vector(vectorLoad, xmm1, mask)
+			t.vectors(vectorAndNot, xmm1, xmm0)
+			t.vectors(vectorLoad, xmm0, xmm1)
+		} else {
+			t.vector(vectorAnd, xmm0, mask)
+		}
+		t.vector(vectorXor, xmm0, b)
+	}
+	t.setVector(w.rd(), w.bit(30))
+}
+
+// ordered has comparisons by the larger of both: a >= b where that is a, and when inverted, a > b where it is not b.
+func ordered(largest bySize, inverted bool) a64Chooser {
+	return func(w a64Word) a64Emitter {
+		size := w.field(22, 2)
+		if largest[size] == 0 {
+			return nil
+		}
+		return func(t *a64Translator, w a64Word) {
+			t.floatOn()
+			t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+			t.vector(largest[size], xmm0, t.vectorAt(w.rm()))
+			if inverted {
+				t.vector(equalSizes[size], xmm0, t.vectorAt(w.rm()))
+				t.invertVector()
+			} else {
+				t.vector(equalSizes[size], xmm0, t.vectorAt(w.rn()))
+			}
+			t.setVector(w.rd(), w.bit(30))
+		}
+	}
+}
+
+func compareZero(name string) a64Chooser {
+	return func(w a64Word) a64Emitter {
+		size := w.field(22, 2)
+		if name != "cmeq0.v" && greaterSizes[size] == 0 {
+			return nil
+		}
+		return func(t *a64Translator, w a64Word) {
+			at := t.vectorAt(w.rn())
+			t.floatOn()
+			switch name {
+			case "cmeq0.v":
+				t.vectors(vectorXor, xmm0, xmm0)
+				t.vector(equalSizes[size], xmm0, at)
+			case "cmlt0.v", "cmge0.v":
+				t.vectors(vectorXor, xmm0, xmm0)
+				t.vector(greaterSizes[size], xmm0, at)
+			default:
+				t.vectors(vectorXor, xmm1, xmm1)
+				t.vector(vectorLoad, xmm0, at)
+				t.vectors(greaterSizes[size], xmm0, xmm1)
+			}
+			if name == "cmge0.v" || name == "cmle0.v" {
+				t.invertVector()
+			}
+			t.setVector(w.rd(), w.bit(30))
+		}
+	}
+}
+
+// pairwise has operations on neighbours, of whole vectors of bytes.
+func pairwise(name string) a64Chooser {
+	op := map[string]int{"umaxp.v": maxUnsigned[0], "uminp.v": minUnsigned[0], "addp.v": addSizes[0]}[name]
+	return func(w a64Word) a64Emitter {
+		if w.field(22, 2) != 0 || !w.bit(30) {
+			return nil
+		}
+		return func(t *a64Translator, w a64Word) {
+			t.floatOn()
+			for x, r := range []uint8{w.rn(), w.rm()} {
+				x := register(x)
+				t.vector(vectorLoad, x, t.vectorAt(r))
+				t.vector(vectorLoad, xmm2, t.vectorAt(r))
+				t.vectorShift(vectorShift16, vectorShiftRight, xmm2, 8)
+				t.vectors(op, x, xmm2)
+				t.vectorShift(vectorShift16, vectorShiftLeft, x, 8)
+				t.vectorShift(vectorShift16, vectorShiftRight, x, 8)
+			}
+			t.vectors(vectorPackBytes, xmm0, xmm1)
+			t.setVector(w.rd(), true)
+		}
+	}
+}
+
+// element takes the size of an element and its number out of the field imm5.
+func element(w a64Word) (size uint8, index uint32) {
+	field := w.field(16, 5)
+	log := bits.TrailingZeros32(field)
+	return 1 << log, field >> (log + 1)
+}
+
+// copyElement has DUP, INS, UMOV and SMOV.
+func (t *a64Translator) copyElement(name string, w a64Word) {
+	size, index := element(w)
+	at := func(r uint8, index uint32) uint32 { return t.vectorAt(r) + index*uint32(size) }
+	put := func(at uint32) {
+		how := storeOf(size)
+		if size == 2 {
+			t.bytes(0x66)
+		}
+		t.hart(how.wide, how.op, rax, at)
+	}
+	t.floatOn()
+	switch name {
+	case "dup.r":
+		t.copyOf(zr(w.rn()), rax)
+		t.broadcast(size)
+		t.setHalves(w.rd(), w.bit(30))
+	case "ins.r":
+		t.copyOf(zr(w.rn()), rax)
+		put(at(w.rd(), index))
+	case "umov.w", "umov.x":
+		op, wide := loadOf(size, 0)
+		t.hart(wide, op, rax, at(w.rn(), index))
+		t.setGuest(zr(w.rd()), rax)
+	case "smov.w", "smov.x":
+		signed := uint8(32)
+		if w.bit(30) {
+			signed = 64
+		}
+		op, wide := loadOf(size, signed)
+		t.hart(wide, op, rax, at(w.rn(), index))
+		t.setGuest(zr(w.rd()), rax)
+	case "ins.e":
+		op, wide := loadOf(size, 0)
+		t.hart(wide, op, rax, at(w.rn(), w.field(11, 4)>>bits.TrailingZeros8(size)))
+		put(at(w.rd(), index))
+	default: // dup.e and dup.s
+		op, wide := loadOf(size, 0)
+		t.hart(wide, op, rax, at(w.rn(), index))
+		if name == "dup.e" {
+			t.broadcast(size)
+			t.setHalves(w.rd(), w.bit(30))
+		} else {
+			t.setHalves(w.rd(), false)
+		}
+	}
+}
+
+// broadcast fills rax with its lowest bytes.
+func (t *a64Translator) broadcast(size uint8) {
+	switch size {
+	case 8:
+		return
+	case 4:
+		t.move32(rax, rax)
+		t.move(rcx, rax)
+		t.shift(true, shiftLeft, rcx, 32)
+		t.pair(true, opOr, rcx, rax)
+		return
+	case 2:
+		t.immediate(false, immediateAnd, rax, 0xffff)
+		t.constant64(rcx, 0x0001000100010001)
+	default:
+		t.immediate(false, immediateAnd, rax, 0xff)
+		t.constant64(rcx, 0x0101010101010101)
+	}
+	t.pair(true, opImul, rax, rcx)
+}
+
+func (t *a64Translator) interleave(w a64Word, upper bool) {
+	size, full := w.field(22, 2), w.bit(30)
+	op := lowerSizes[size]
+	if upper && full {
+		op = upperSizes[size]
+	}
+	t.floatOn()
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vector(op, xmm0, t.vectorAt(w.rm()))
+	if upper && !full {
+		t.vectors(vectorShuffle, xmm0, xmm0)
+		t.bytes(0xee) // the upper half
+	}
+	t.setVector(w.rd(), full)
+}
+
+// extractVector is EXT.
+func (t *a64Translator) extractVector(w a64Word) {
+	low := uint8(w.field(11, 4))
+	t.floatOn()
+	if w.bit(30) {
+		t.vector(vectorLoad, xmm0, t.vectorAt(w.rm()))
+		t.vector(vectorAlign, xmm0, t.vectorAt(w.rn()))
+		t.bytes(low)
+		t.setVector(w.rd(), true)
+		return
+	}
+	t.hart(true, opLoad, rax, t.vectorAt(w.rn()))
+	if low != 0 {
+		t.hart(true, opLoad, rcx, t.vectorAt(w.rm()))
+		t.shift(true, shiftRight, rax, 8*low)
+		t.shift(true, shiftLeft, rcx, 64-8*low)
+		t.pair(true, opOr, rcx, rax)
+	}
+	t.setHalves(w.rd(), false)
+}
+
+// narrow halves the size of elements that were shifted to the right; size is that of the result.
+func (t *a64Translator) narrow(w a64Word, size uint32, amount uint8) {
+	t.floatOn()
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	switch size {
+	case 0:
+		t.vectorShift(vectorShift16, vectorShiftLeft, xmm0, 8-amount)
+		t.vectorShift(vectorShift16, vectorShiftRight, xmm0, 8)
+		t.vectors(vectorPackBytes, xmm0, xmm0)
+	case 1: // packing keeps the lower half of what has its sign above it
+		t.vectorShift(vectorShift32, vectorShiftLeft, xmm0, 16-amount)
+		t.vectorShift(vectorShift32, vectorShiftArithm, xmm0, 16)
+		t.vectors(vectorPackWords, xmm0, xmm0)
+	default:
+		t.vectorShift(vectorShift64, vectorShiftRight, xmm0, amount)
+		t.vectors(vectorShuffle, xmm0, xmm0)
+		t.bytes(0x88) // the even words
+	}
+	if w.bit(30) { // to the upper half
+		t.vector(vectorStoreLow, xmm0, t.vectorAt(w.rd())+8)
+		return
+	}
+	t.vector(vectorStoreLow, xmm0, t.vectorAt(w.rd()))
+	t.hartSet(t.vectorAt(w.rd())+8, 0)
+}
+
+// shiftOf takes the size of elements, its logarithm, and the fields immh:immb out of a word.
+func shiftOf(w a64Word) (size uint32, value uint32) {
+	value = w.field(16, 7)
+	return uint32(bits.Len32(value>>3) - 1), value
+}
+
+// widen doubles the size of elements and shifts them to the left.
+func (t *a64Translator) widen(w a64Word, isSigned bool) {
+	size, value := shiftOf(w)
+	amount := uint8(value - 8<<size)
+	op := [3]int{0x3830, 0x3833, 0x3835}[size]
+	if isSigned {
+		op = [3]int{0x3820, 0x3823, 0x3825}[size]
+	}
+	from := t.vectorAt(w.rn())
+	if w.bit(30) {
+		from += 8
+	}
+	t.floatOn()
+	t.vector(op, xmm0, from)
+	if amount != 0 {
+		t.vectorShift(vectorShift16+int(size), vectorShiftLeft, xmm0, amount)
+	}
+	t.setVector(w.rd(), true)
+}
+
+// amountOf is how far a shift goes.
+func amountOf(name string, w a64Word) (size uint32, amount uint8) {
+	size, value := shiftOf(w)
+	if name == "shl.v" || name == "shl.s" {
+		return size, uint8(value - 8<<size)
+	}
+	return size, uint8(16<<size - value)
+}
+
+func (t *a64Translator) shiftVector(name string, w a64Word) {
+	size, amount := amountOf(name, w)
+	t.floatOn()
+	if size == 0 || size == 3 && name == "sshr.v" {
+		t.shiftHalves(name, w, size, amount)
+		return
+	}
+	kind := map[string]byte{"shl.v": vectorShiftLeft, "ushr.v": vectorShiftRight, "sshr.v": vectorShiftArithm}[name]
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vectorShift(vectorShift16+int(size)-1, kind, xmm0, amount)
+	t.setVector(w.rd(), w.bit(30))
+}
+
+// shiftHalves shifts where the host has no instruction: bytes, and 64 bits with a sign.
+func (t *a64Translator) shiftHalves(name string, w a64Word, size uint32, amount uint8) {
+	for half := uint32(0); half < 2; half++ {
+		if half == 1 && !w.bit(30) {
+			t.hartSet(t.vectorAt(w.rd())+8, 0)
+			return
+		}
+		t.hart(true, opLoad, rax, t.vectorAt(w.rn())+8*half)
+		each := func(b int) uint64 { return uint64(b) * 0x0101010101010101 }
+		switch {
+		case size == 3:
+			t.shift(true, shiftArithmetic, rax, min(amount, 63))
+		case name == "shl.v":
+			t.constant64(rcx, each(0xff>>amount))
+			t.pair(true, opAnd, rcx, rax)
+			t.shift(true, shiftLeft, rax, amount)
+		default:
+			if amount == 8 {
+				t.constant(rax, 0)
+				break
+			}
+			t.constant64(rcx, each(0xff<<amount&0xff))
+			t.pair(true, opAnd, rcx, rax)
+			t.shift(true, shiftRight, rax, amount)
+		}
+		t.hart(true, opMove, rax, t.vectorAt(w.rd())+8*half)
+	}
+}
+
+// shiftScalar shifts 64 bits.
+func (t *a64Translator) shiftScalar(name string, w a64Word) {
+	_, amount := amountOf(name, w)
+	t.floatOn()
+	t.hart(true, opLoad, rax, t.vectorAt(w.rn()))
+	switch {
+	case name == "shl.s":
+		t.shift(true, shiftLeft, rax, amount)
+	case name == "sshr.s":
+		t.shift(true, shiftArithmetic, rax, min(amount, 63))
+	case amount == 64:
+		t.constant(rax, 0)
+	default:
+		t.shift(true, shiftRight, rax, amount)
+	}
+	t.setHalves(w.rd(), false)
+}
+
+// vectorImmediate is the immediate operand of a vector instruction, for 64 bits (C2.2.3, AdvSIMDExpandImm).
+func vectorImmediate(name string, w a64Word) uint64 {
+	v := uint64(w.field(16, 3)<<5 | w.field(5, 5))
+	mode := w.field(12, 4)
+	switch name {
+	case "movi.b":
+		return v * 0x0101010101010101
+	case "movi.d":
+		var all uint64
+		for i := range 8 {
+			if v>>i&1 != 0 {
+				all |= 0xff << (8 * i)
+			}
+		}
+		return all
+	case "fmov.v.s":
+		low := uint64(floatImmediate(uint8(v), false))
+		return low<<32 | low
+	case "fmov.v.d":
+		return floatImmediate(uint8(v), true)
+	case "movi.msl", "mvni.msl":
+		if mode&1 != 0 {
+			v = v<<16 | 0xffff
+		} else {
+			v = v<<8 | 0xff
+		}
+	case "movi.h", "mvni.h", "orr.vi.h", "bic.vi.h":
+		v <<= mode >> 1 & 1 * 8
+		v |= v << 16
+	default:
+		v <<= mode >> 1 & 3 * 8
+	}
+	return v<<32 | v
+}
+
+// floatImmediate is the number that FMOV has in 8 bits (VFPExpandImm).
+func floatImmediate(v uint8, isDouble bool) uint64 {
+	sign, fraction := uint64(v>>7), uint64(v&15)
+	exponent := uint64(v >> 4 & 3)
+	if isDouble {
+		if v>>6&1 != 0 {
+			exponent |= 0x3fc
+		} else {
+			exponent |= 0x400
+		}
+		return sign<<63 | exponent<<52 | fraction<<48
+	}
+	if v>>6&1 != 0 {
+		exponent |= 0x7c
+	} else {
+		exponent |= 0x80
+	}
+	return sign<<31 | exponent<<23 | fraction<<19
+}
+
+func (t *a64Translator) immediateVector(name string, w a64Word) {
+	value, full := vectorImmediate(name, w), w.bit(30) || name == "fmov.v.d"
+	t.floatOn()
+	switch name {
+	case "orr.vi.s", "orr.vi.h", "bic.vi.s", "bic.vi.h":
+		op := opOrTo
+		if name[0] == 'b' {
+			op, value = opAndTo, ^value
+		}
+		t.constant64(rcx, value)
+		for half := uint32(0); half < 2; half++ {
+			if half == 1 && !full {
+				t.hartSet(t.vectorAt(w.rd())+8, 0)
+				return
+			}
+			t.move(rax, rcx)
+			t.hart(true, op, rax, t.vectorAt(w.rd())+8*half)
+			t.hart(true, opMove, rax, t.vectorAt(w.rd())+8*half)
+		}
+		return
+	case "mvni.s", "mvni.h", "mvni.msl":
+		value = ^value
+	}
+	if name == "movi.d" {
+		full = w.bit(30)
+	}
+	if int64(value) == int64(int32(value)) {
+		t.hartSet(t.vectorAt(w.rd()), int32(value))
+		if !full {
+			value = 0
+		}
+		t.hartSet(t.vectorAt(w.rd())+8, int32(value))
+		return
+	}
+	t.constant64(rax, value)
+	t.setHalves(w.rd(), full)
+}
