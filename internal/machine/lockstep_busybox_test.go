@@ -42,11 +42,23 @@ done
 // every register and every byte of RAM after each slice. The slices' lengths are no multiples of anything. AGENTVM_LOCKSTEP says for how
 // many million instructions.
 func TestTranslatedLockstepBusybox(t *testing.T) {
+	for _, architecture := range platform.Supported() {
+		t.Run(string(architecture), func(t *testing.T) { lockstepBusybox(t, architecture) })
+	}
+}
+
+func lockstepBusybox(t *testing.T, architecture platform.Architecture) {
 	const slice = 1_300_021
+	if !machine.TranslatesByDefault(architecture) {
+		t.Skip("is interpreted here")
+	}
 	millions := fuzzSetting(t, "AGENTVM_LOCKSTEP", 130)
-	initramfs := busyboxInitramfs(t)
-	interpreted := busyboxGuest(t, testProgram(t), initramfs)
-	translated := busyboxGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}), initramfs)
+	initramfs := busyboxInitramfs(t, architecture)
+	program := func(translation machine.Translation) *machine.Program {
+		return programThat(t, machine.ProgramConfig{Architecture: architecture, Translation: translation})
+	}
+	interpreted := busyboxGuest(t, architecture, program(machine.TranslateNever), initramfs)
+	translated := busyboxGuest(t, architecture, program(machine.TranslateHot), initramfs)
 	for translated.Retired() < millions*1_000_000 {
 		for _, w := range []*worker{interpreted, translated} {
 			if _, stopped, err := w.Step(slice); stopped || err != nil {
@@ -83,9 +95,9 @@ func (w *worker) said(want string) {
 }
 
 // busyboxGuest is a guest at power-on that does busyboxWork.
-func busyboxGuest(t *testing.T, p *machine.Program, initramfs []byte) *worker {
+func busyboxGuest(t *testing.T, architecture platform.Architecture, p *machine.Program, initramfs []byte) *worker {
 	t.Helper()
-	image, err := kernel.Image(platform.RISCV64)
+	image, err := kernel.Image(architecture)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,12 +109,12 @@ func busyboxGuest(t *testing.T, p *machine.Program, initramfs []byte) *worker {
 	return w
 }
 
-func busyboxInitramfs(t *testing.T) []byte {
+func busyboxInitramfs(t *testing.T, architecture platform.Architecture) []byte {
 	t.Helper()
 	var archive bytes.Buffer
 	addToArchive(&archive, "dev", 0o040755, nil)
 	addToArchive(&archive, "bin", 0o040755, nil)
-	addToArchive(&archive, "bin/busybox", 0o100755, imagestest.Busybox(t, platform.RISCV64))
+	addToArchive(&archive, "bin/busybox", 0o100755, imagestest.Busybox(t, architecture))
 	addToArchive(&archive, "init", 0o100755, []byte(busyboxWork))
 	addToArchive(&archive, "TRAILER!!!", 0, nil)
 	return archive.Bytes()

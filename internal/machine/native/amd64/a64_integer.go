@@ -39,6 +39,8 @@ func a64EmitterOf(row *a64.Instruction) a64Emitter {
 		return a64ALU(row)
 	case "memory", "vmemory":
 		return a64Memory(row)
+	case "structure":
+		return a64Structure(row)
 	case "exclusive":
 		return a64Exclusive(row)
 	case "atomic":

@@ -122,6 +122,8 @@ func accessA64(d *a64Instruction) blocks.Access {
 		return blocks.Access{Writes: a.writes()}
 	case d.row.Group == "exclusive":
 		return blocks.Access{Writes: 1<<w.rd() | 1<<w.rm()}
+	case d.row.Group == "structure":
+		return blocks.Access{Writes: 1 << w.rn()}
 	}
 	return blocks.Access{Writes: 1 << w.rd()} // in other formats bits 4 to 0 are something else
 }
@@ -143,6 +145,67 @@ func a64Memory(row *a64.Instruction) a64Emitter {
 		}
 		t.access(&a, w)
 	}
+}
+
+// a64Structure has loads and stores of structures of one element: registers as they are in memory, and one that is repeated.
+func a64Structure(row *a64.Instruction) a64Emitter {
+	name, _, _ := strings.Cut(row.Name, ".")
+	counts := map[string]uint8{"ld1x1": 1, "ld1x2": 2, "ld1x3": 3, "ld1x4": 4, "st1x1": 1, "st1x2": 2, "st1x3": 3, "st1x4": 4}
+	repeats := name == "ld1r"
+	count, ok := counts[name]
+	if !ok && !repeats {
+		return nil
+	}
+	isPost := strings.HasSuffix(row.Name, ".post")
+	return func(t *a64Translator, w a64Word) {
+		size, table := uint8(8), t.layout.Read
+		switch {
+		case repeats:
+			size, count = 1<<w.field(10, 2), 1
+		case w.bit(30):
+			size = 16
+		}
+		if !w.bit(22) {
+			table = t.layout.Write
+		}
+		t.floatOn()
+		t.alignedStack(w.rn())
+		t.copyOf(w.rn(), rax)
+		t.lookUp(table, int32(size)*int32(count), t.miss())
+		for i := range count {
+			a := a64Access{size: size, count: 1, vector: true, rt: [2]uint8{(w.rd() + i) & 31}}
+			switch {
+			case repeats:
+				op, wide := loadOf(size, 0)
+				t.indexed(wide, op, rax, memory, rax, 0)
+				t.broadcast(size)
+				t.setHalves(w.rd(), w.bit(30))
+			case w.bit(22):
+				t.load(&a, rax, uint32(i)*uint32(size))
+			default:
+				t.storeRegisters(&a, rax, uint32(i)*uint32(size))
+			}
+		}
+		if isPost {
+			t.moveBase(w, int32(size)*int32(count))
+		}
+	}
+}
+
+// moveBase adds a register to the base of an access of structures, or their size when it is XZR.
+func (t *a64Translator) moveBase(w a64Word, size int32) {
+	base := w.rn()
+	t.copyOf(base, rax)
+	if w.rm() == 31 {
+		t.immediate(true, immediateAdd, rax, size)
+		t.setStack(base, base, int64(size))
+	} else {
+		t.operation(true, opAddTo, rax, w.rm())
+		if base == spA64 {
+			t.stackIsAligned = false
+		}
+	}
+	t.setGuest(base, rax)
 }
 
 // alignedStack leaves when SP is the base of an access and no multiple of 16.
