@@ -18,8 +18,8 @@ func allA64Emitters() map[*a64.Instruction]a64Chooser {
 			if choose := a64SIMD(row); choose != nil {
 				all[row] = choose
 			}
-		} else if row.Format == a64.FormatSYS {
-			all[row] = a64System
+		} else if row.Group == "system" {
+			all[row] = func(w a64Word) a64Emitter { return a64System(row, w) }
 		} else if e := a64EmitterOf(row); e != nil {
 			all[row] = func(a64Word) a64Emitter { return e }
 		}

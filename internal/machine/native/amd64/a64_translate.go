@@ -63,6 +63,7 @@ type a64Facts struct {
 	floatIsOn       bool
 	roundsToNearest bool
 	zeroes          bool // EL0 may zero blocks
+	isKernel        bool // the exception level is 1
 }
 
 // TranslateA64 makes the code of a page of arm64 code. It is false when none of the entries is an instruction that can be translated.

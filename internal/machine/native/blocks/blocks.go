@@ -75,18 +75,23 @@ func (s Supervisor) At(hart uint32) Supervisor {
 	return s
 }
 
-// ARM64 has the addresses of what translations of arm64 code use. Registers have 8 bytes, but fpcr, fpsr and the exception level, which have 4.
-// The flags are those of enum flags in src/arm64/hart.h, with both operands.
+// ARM64 has the addresses of what translations of arm64 code use. Registers have 8 bytes, but fpcr, fpsr, the exception level, the interrupt line and
+// SPSel, which have 4. The flags are those of enum flags in src/arm64/hart.h, with both operands.
 type ARM64 struct {
-	Flags, FlagA, FlagB uint32
-	FPCR, FPSR, CPACR   uint32
-	SCTLR, EL           uint32
-	TPIDR, SP           uint32 // of EL0
+	Flags, FlagA, FlagB        uint32
+	FPCR, FPSR, CPACR          uint32
+	SCTLR, EL, IRQ, SPSelect   uint32
+	PState                     uint32 // DAIF, PAN and IL
+	TPIDR, TPIDRRO, TPIDR1, SP uint32 // the last is that of EL0
+	ELR, SPSR, ESR, FAR        uint32
 }
 
 // At adds the address of the hart to offsets in it.
 func (a ARM64) At(hart uint32) ARM64 {
-	for _, place := range []*uint32{&a.Flags, &a.FlagA, &a.FlagB, &a.FPCR, &a.FPSR, &a.CPACR, &a.SCTLR, &a.EL, &a.TPIDR, &a.SP} {
+	for _, place := range []*uint32{
+		&a.Flags, &a.FlagA, &a.FlagB, &a.FPCR, &a.FPSR, &a.CPACR, &a.SCTLR, &a.EL, &a.IRQ, &a.SPSelect, &a.PState, &a.TPIDR, &a.TPIDRRO, &a.TPIDR1, &a.SP,
+		&a.ELR, &a.SPSR, &a.ESR, &a.FAR,
+	} {
 		*place += hart
 	}
 	return a

@@ -29,7 +29,7 @@ var layout = amd64.Layout{
 var layoutA64 = amd64.Layout{
 	Guest: blocks.GuestARM64, X: 0x10000, F: 0x10100, PC: 0x10300, Reservation: 0x10400, Reserved: 0x10408,
 	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Fused: cpu.X86.HasFMA,
-	ARM64: blocks.ARM64{Flags: 0x10328, FlagA: 0x10318, FlagB: 0x10320, FPCR: 0x10350, FPSR: 0x10354, CPACR: 0x10420, SCTLR: 0x10428, EL: 0x10330, TPIDR: 0x10430, SP: 0x10438},
+	ARM64: blocks.ARM64{Flags: 0x10328, FlagA: 0x10318, FlagB: 0x10320, FPCR: 0x10350, FPSR: 0x10354, CPACR: 0x10420, SCTLR: 0x10428, EL: 0x10330, IRQ: 0x10358, SPSelect: 0x1035c, PState: 0x10360, TPIDR: 0x10430, SP: 0x10438, ELR: 0x10440, SPSR: 0x10448},
 }
 
 // randomTranslation translates some random instructions of one of the guests, which jump among themselves.

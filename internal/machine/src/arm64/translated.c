@@ -16,8 +16,17 @@ void jit_describe(struct jit_layout *layout) {
     layout->arm64.cpacr = offsetof(struct hart_state, cpacr);
     layout->arm64.sctlr = offsetof(struct hart_state, sctlr);
     layout->arm64.el = offsetof(struct hart_state, el);
+    layout->arm64.irq = offsetof(struct hart_state, irq);
+    layout->arm64.sp_select = offsetof(struct hart_state, sp_select);
+    layout->arm64.pstate = offsetof(struct hart_state, pstate);
     layout->arm64.tpidr_el0 = offsetof(struct hart_state, tpidr_el0);
+    layout->arm64.tpidrro_el0 = offsetof(struct hart_state, tpidrro_el0);
+    layout->arm64.tpidr_el1 = offsetof(struct hart_state, tpidr_el1);
     layout->arm64.sp_el0 = offsetof(struct hart_state, sp_el0);
+    layout->arm64.elr = offsetof(struct hart_state, elr);
+    layout->arm64.spsr = offsetof(struct hart_state, spsr);
+    layout->arm64.esr = offsetof(struct hart_state, esr);
+    layout->arm64.far = offsetof(struct hart_state, far);
 }
 
 const struct insn *jit_single(const struct code_page *page, const struct insn *slot) {
