@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,6 +69,105 @@ func TestArm64LikeQEMU(t *testing.T) {
 				arm64Round(t, p, group, count, rand.New(rand.NewPCG(3, uint64(round))))
 			}
 		})
+	}
+}
+
+// TestArm64SequencesLikeQEMU runs four instructions in a row: random ones of data processing, of which some set flags and some depend on them, and
+// loads and stores by one base register, which are on both sides of a page's end.
+func TestArm64SequencesLikeQEMU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a machine")
+	}
+	count := 500 * max(arm64Rounds(t), 1)
+	p, random := arm64TestProgram(t), rand.New(rand.NewPCG(4, 0))
+	t.Run("flags", func(t *testing.T) {
+		rows := arm64Rows("alu", "fp", "simd", "vfp")
+		setters := arm64Named(rows, "subs", "adds", "ands", "bics", "ccm", "fcm", "fccm")
+		users := arm64Named(rows, "cs", "ccm", "fcsel", "fccm", "adc", "sbc")
+		var blocks []arm64Block
+		for range count {
+			b := arm64RandomBlock(random, arm64Pick(setters, random), arm64Pick(rows, random), arm64Pick(users, random), arm64Pick(users, random))
+			if random.IntN(2) == 0 {
+				b.Code[0], b.Code[1] = b.Code[1], b.Code[0]
+			}
+			arm64Numbers(&b, random)
+			if random.IntN(2) == 0 {
+				b.FPCR = 0
+			}
+			blocks = append(blocks, b)
+		}
+		arm64Compare(t, p, arm64CPU, blocks)
+	})
+	t.Run("accesses", func(t *testing.T) {
+		rows := arm64Rows("memory", "vmemory")
+		var blocks []arm64Block
+		for range count {
+			b := arm64RandomBlock(random, 0, 0, 0, 0)
+			for i := range b.Code {
+				b.Code[i] = arm64Near(rows, random)
+			}
+			b.X[arm64Base] = arm64Memory + 256
+			blocks = append(blocks, b)
+		}
+		arm64Compare(t, p, arm64CPU, blocks)
+	})
+}
+
+func arm64Rows(groups ...string) (rows []*a64.Instruction) {
+	for i := range a64.Table {
+		if row := &a64.Table[i]; slices.Contains(groups, row.Group) {
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+// arm64Named has the rows whose names begin so.
+func arm64Named(rows []*a64.Instruction, prefixes ...string) []*a64.Instruction {
+	return slices.DeleteFunc(slices.Clone(rows), func(row *a64.Instruction) bool {
+		return !slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(row.Name, prefix) })
+	})
+}
+
+// arm64Pick is an instruction of one of the rows. Registers are mostly of a few, so that one needs what another has made.
+func arm64Pick(rows []*a64.Instruction, random *rand.Rand) uint32 {
+	for {
+		row := rows[random.IntN(len(rows))]
+		word := random.Uint32()
+		if random.IntN(4) != 0 {
+			word &^= 0x1c<<5 | 0x1c | 0x1c<<16
+		}
+		word = row.Bits.Match | word&^row.Bits.Mask
+		if a64.Lookup(word) == row && !arm64Open(row, word) {
+			return word
+		}
+	}
+}
+
+// arm64Base is the base register of arm64Near.
+const arm64Base = 1
+
+// arm64Near is a load or store less than 64 bytes from arm64Base, which it may move a little.
+func arm64Near(rows []*a64.Instruction, random *rand.Rand) uint32 {
+	for {
+		row := rows[random.IntN(len(rows))]
+		word := random.Uint32()&^(31<<5) | arm64Base<<5
+		offset := uint32(random.IntN(48)) - 16
+		switch row.Format {
+		case a64.FormatLSU:
+			word = word&^(0xfff<<10) | uint32(random.IntN(4))<<10
+		case a64.FormatLSI:
+			word = word&^(0x1ff<<12) | offset&0x1ff<<12
+		case a64.FormatLSP:
+			word = word&^(0x7f<<15) | (uint32(random.IntN(5))-2)&0x7f<<15
+		default:
+			continue
+		}
+		word = row.Bits.Match | word&^row.Bits.Mask
+		loadsBase := row.Group == "memory" && (word&31 == arm64Base || row.Format == a64.FormatLSP && word>>10&31 == arm64Base)
+		if a64.Lookup(word) == row && !arm64Open(row, word) && !loadsBase {
+			return word
+		}
 	}
 }
 

@@ -136,7 +136,7 @@ func convertFloat(kind string) a64Emitter {
 
 // compareFloats is FCMP. Its flags are those of a subtraction: of 0 and 1 when less, 1 and 0 when greater, and of zeros when equal.
 func (t *a64Translator) compareFloats(w a64Word) {
-	t.floatOn()
+	t.roundable() // numbers that are flushed to zero are compared as zero
 	precision := precisionOf(w)
 	if w.bit(3) { // with zero, which xmm0 is made: both exchange places
 		t.vectors(vectorXor, xmm0, xmm0)
@@ -217,7 +217,7 @@ func (t *a64Translator) fromInteger(w a64Word, unsigned bool) {
 
 // toInteger is FCVTZS and FCVTZU. What does not fit is the interpreter's.
 func (t *a64Translator) toInteger(w a64Word, unsigned bool) {
-	t.floatOn()
+	t.roundable()
 	wide := w.wide()
 	if unsigned { // the host would say inexact of some that do not fit
 		fraction, bias := uint8(23), int32(127)
