@@ -94,12 +94,16 @@ func (t *a64Translator) conditionalCompare(w a64Word) {
 	wide, c := w.wide(), byte(w.field(12, 4))
 	other, fits := nzcvOperands[w.field(0, 4)]
 	immediate, value := w.bit(11), int32(w.rm())
-	if !w.bit(30) {
-		value = -value
-		if !immediate || value == 0 {
+	kind := sizedFlags(wide)
+	if !w.bit(30) { // the flags of a + b are those of a - (-b), and of a alone when b is zero
+		if !immediate {
 			t.jump(t.miss())
 			return
 		}
+		if value == 0 {
+			kind = flagsLogic
+		}
+		value = -value
 	}
 	if !fits && c < 14 {
 		t.jump(t.miss())
@@ -117,7 +121,7 @@ func (t *a64Translator) conditionalCompare(w a64Word) {
 		t.extended(rax, zr(w.rm()), wide)
 		t.hart(true, opMove, rax, t.layout.ARM64.FlagB)
 	}
-	t.setFlags(sizedFlags(wide))
+	t.setFlags(kind)
 	if c >= 14 {
 		return
 	}
@@ -127,7 +131,7 @@ func (t *a64Translator) conditionalCompare(w a64Word) {
 	t.hartSet(t.layout.ARM64.FlagB, other.b)
 	t.hartSet(t.layout.ARM64.Flags, other.kind)
 	t.bind(done)
-	t.flags, t.flagsAt = a64Flags{kind: max(other.kind, sizedFlags(wide)), looked: true}, -1
+	t.flags, t.flagsAt = a64Flags{kind: max(other.kind, kind), looked: true}, -1
 }
 
 // conditionalSelect is CSEL, CSINC, CSINV and CSNEG.

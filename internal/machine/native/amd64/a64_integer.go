@@ -122,14 +122,14 @@ func (t *a64Translator) addImmediate(w a64Word) {
 	}
 	subtracts := w.bit(30)
 	if w.bit(29) {
-		if !subtracts {
+		kind := sizedFlags(w.wide())
+		if !subtracts { // the flags of a + b are those of a - (-b), and of a alone when b is zero
 			if value == 0 {
-				t.jump(t.miss())
-				return
+				kind = flagsLogic
 			}
-			value = -value // the flags of a + b are those of a - (-b), but for zero
+			value = -value
 		}
-		t.compareImmediate(w, value)
+		t.compareImmediate(w, kind, value)
 		return
 	}
 	if subtracts {
@@ -155,7 +155,7 @@ func (t *a64Translator) addImmediate(w a64Word) {
 }
 
 // compareImmediate is SUBS with an immediate operand, and CMP, when rd is XZR.
-func (t *a64Translator) compareImmediate(w a64Word, value int32) {
+func (t *a64Translator) compareImmediate(w a64Word, kind, value int32) {
 	wide, rn, rd := w.wide(), w.rn(), zr(w.rd())
 	a := t.inHost[rn]
 	if !wide || a == 0 || rd != zeroA64 {
@@ -164,14 +164,14 @@ func (t *a64Translator) compareImmediate(w a64Word, value int32) {
 	}
 	t.hart(true, opMove, a, t.layout.ARM64.FlagA)
 	t.hartSet(t.layout.ARM64.FlagB, value)
-	t.setFlags(sizedFlags(wide))
+	t.setFlags(kind)
 	if rd == zeroA64 {
 		t.immediate(wide, immediateCmp, a, value)
 	} else {
 		t.immediate(wide, immediateSub, rax, value)
 		t.setGuest(rd, rax)
 	}
-	t.keepFlags()
+	t.keepFlags() // with a zero, also those of a logical operation
 }
 
 // a64LogicalImmediate gives the mask of a logical instruction (C3.4.2, DecodeBitMasks); the table has none of those that are reserved.
@@ -494,13 +494,9 @@ func (t *a64Translator) addOrSubtract(w a64Word, rd, rn, rm uint8, plain bool) {
 	default:
 		t.extended(rcx, rm, wide)
 	}
-	if !subtracts { // the flags are those of a - (-b), when there is a -b and it is not zero
-		t.unary(wide, unaryNegate, rcx)
-		t.jumpIf(equal, t.miss())
-		t.jumpIf(overflow, t.miss())
-		if !wide {
-			t.pair(true, opSignExtendWord, rcx, rcx)
-		}
+	if !subtracts {
+		t.addFlags(rd, rn, wide)
+		return
 	}
 	a := t.inHost[rn]
 	if !wide || a == 0 || rd != zeroA64 {
@@ -515,6 +511,29 @@ func (t *a64Translator) addOrSubtract(w a64Word, rd, rn, rm uint8, plain bool) {
 		t.setGuest(rd, rax)
 	}
 	t.keepFlags()
+}
+
+// addFlags is ADDS of a register and what is in rcx, with its sign when only the lower half counts: a - (-b), and of a alone when b is zero.
+func (t *a64Translator) addFlags(rd, rn uint8, wide bool) {
+	t.unary(wide, unaryNegate, rcx)
+	t.jumpIf(overflow, t.miss()) // there is no -b
+	t.set(equal)
+	t.move(rdx, rax)
+	if wide {
+		t.shift(false, shiftLeft, rdx, 1) // flagsSub64 or flagsLogic
+	} else {
+		t.immediate(false, immediateAdd, rdx, flagsSub32) // or flagsLogic
+		t.pair(true, opSignExtendWord, rcx, rcx)
+	}
+	t.extended(rax, rn, wide)
+	t.hart(true, opMove, rax, t.layout.ARM64.FlagA)
+	t.hart(true, opMove, rcx, t.layout.ARM64.FlagB)
+	t.hart(true, opMove, rdx, t.layout.ARM64.Flags)
+	t.flags, t.flagsAt = a64Flags{kind: flagsLogic, looked: true}, -1
+	if rd != zeroA64 {
+		t.pair(wide, opSub, rcx, rax)
+		t.setGuest(rd, rax)
+	}
 }
 
 func (t *a64Translator) extendedRegister(w a64Word) {

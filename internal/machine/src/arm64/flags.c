@@ -30,11 +30,11 @@ void set_nzcv(uint64_t flags) {
     hart.flag_b = of[n].b;
 }
 
-// set_sum_flags sets the flags of a + b: those of a - (-b), but when b has no opposite or is zero, which borrows nothing. Both are sign-extended
-// when the sum is of 32 bits. false: the flags were not set.
+// set_sum_flags sets the flags of a + b: those of a - (-b), if there is a -b, and of a alone when b is zero, for nothing is carried. Both are
+// sign-extended when the sum is of 32 bits. false: the flags were not set.
 bool set_sum_flags(uint64_t a, uint64_t b, bool wide) {
-    if (b == 0 || b == (wide ? 1ull << 63 : (uint64_t)INT32_MIN)) return false;
-    hart.flags = wide ? FLAGS_SUB64 : FLAGS_SUB32;
+    if (b == (wide ? 1ull << 63 : (uint64_t)INT32_MIN)) return false;
+    hart.flags = b == 0 ? FLAGS_LOGIC : wide ? FLAGS_SUB64 : FLAGS_SUB32;
     hart.flag_a = a;
     hart.flag_b = -b;
     return true;
