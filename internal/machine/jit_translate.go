@@ -6,8 +6,6 @@ import (
 	"math/bits"
 	"slices"
 
-	"golang.org/x/sys/cpu"
-
 	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/native/blocks"
 )
@@ -38,7 +36,7 @@ func (j *machineJIT) layout() blocks.Layout {
 		Guest: j.guest(), X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Flags: hart + a.FFlags, Supervisor: a.Supervisor.At(hart), ARM64: a.ARM64.At(hart), Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
 		RAM: j.m.layout.RAM, Frame: a.CodePageSize - 8,
 		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, Other: a.Other, EntrySize: a.EntrySize, Jumps: a.Jumps, Generation: a.Generation, Places: a.Places, Tag: a.Tag, Addend: a.Addend, Walk: a.Walk.At(hart),
-		Fused: cpu.X86.HasFMA,
+		Host: native.Host(),
 	}
 }
 

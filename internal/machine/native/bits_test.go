@@ -202,7 +202,7 @@ func TestFused(t *testing.T) {
 		t.Skip("this processor has no fused operations")
 	}
 	g := newGuest(t)
-	g.layout.Fused = true
+	g.layout.Host.Fused = true
 	binary.LittleEndian.PutUint64(g.memory[hart+mstatus:], 3<<13)
 	random := rand.New(rand.NewPCG(33, 7))
 	for name, signs := range map[string][2]float64{"fmadd": {1, 1}, "fmsub": {1, -1}, "fnmsub": {-1, 1}, "fnmadd": {-1, -1}} {

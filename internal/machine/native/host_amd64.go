@@ -27,6 +27,9 @@ func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 	return amd64.Translate(l, p)
 }
 
+// Host is what translated code may use of this processor.
+func Host() blocks.Host { return verify.Host }
+
 // enterFor is the way in to code of a guest.
 func enterFor(guest blocks.Guest) func(code, memory, entries, tlb, hart uintptr, page uint64) {
 	if guest == blocks.GuestARM64 {

@@ -29,6 +29,9 @@ func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 	return arm64.Translate(l, p)
 }
 
+// Host is what translated code may use of this processor: nothing that not all have.
+func Host() blocks.Host { return blocks.Host{} }
+
 // enterFor is the way in to code of a guest.
 func enterFor(blocks.Guest) func(code, memory, entries, tlb, hart uintptr, page uint64) { return enter }
 

@@ -15,6 +15,9 @@ func Translate(*blocks.Layout, blocks.Page) (blocks.Translation, bool) {
 // Supported reports whether New may succeed.
 func Supported() bool { return false }
 
+// Host is empty.
+func Host() blocks.Host { return blocks.Host{} }
+
 // Translates says no.
 func Translates(blocks.Guest) bool { return false }
 

@@ -64,7 +64,7 @@ func TestDigest(t *testing.T) {
 		"contents":    func(k *native.Key) { k.Sum[31]++ },
 		"second half": func(k *native.Key) { k.Second++ },
 		"layout":      func(k *native.Key) { k.Layout.Walk.MaxNoted++ },
-		"processor":   func(k *native.Key) { k.Layout.Fused = !k.Layout.Fused },
+		"processor":   func(k *native.Key) { k.Layout.Host.Fused = !k.Layout.Host.Fused },
 	} {
 		other := key
 		change(&other)

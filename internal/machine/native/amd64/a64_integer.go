@@ -47,6 +47,8 @@ func a64EmitterOf(row *a64.Instruction) a64Emitter {
 		return a64Atomic(row)
 	case "fp":
 		return a64Float(row)
+	case "crypto":
+		return a64Crypto(row)
 	}
 	return nil
 }

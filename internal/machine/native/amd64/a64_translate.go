@@ -3,6 +3,7 @@ package amd64
 import (
 	"encoding/binary"
 	"slices"
+	"strings"
 
 	"agentvm/internal/machine/a64"
 	"agentvm/internal/machine/native/blocks"
@@ -70,7 +71,7 @@ type a64Facts struct {
 func TranslateA64(l *Layout, p Page) (Translation, bool) {
 	t := &a64Translator{pageCode: pageCode{layout: l, inHost: &a64InHost, zero: zeroA64, align: 3, slot: 1}, flagsAt: -1}
 	t.snapshot = func() any { return t.a64Facts }
-	t.Blocks = blocks.Discover(p, func(p *Page, at int) (a64Instruction, blocks.Step) { return decodeA64(p, at, l.Fused) })
+	t.Blocks = blocks.Discover(p, func(p *Page, at int) (a64Instruction, blocks.Step) { return decodeA64(p, at, l.Host) })
 	t.dispatch = t.newLabel()
 	count := 0
 	for i := range t.labels {
@@ -111,7 +112,7 @@ func TranslateA64(l *Layout, p Page) (Translation, bool) {
 	return out, true
 }
 
-func decodeA64(p *Page, at int, fused bool) (a64Instruction, blocks.Step) {
+func decodeA64(p *Page, at int, host blocks.Host) (a64Instruction, blocks.Step) {
 	if at&3 != 0 {
 		return a64Instruction{}, blocks.Step{}
 	}
@@ -137,11 +138,26 @@ func decodeA64(p *Page, at int, fused bool) (a64Instruction, blocks.Step) {
 		if choose := a64Emitters[d.row]; choose != nil {
 			d.emit = choose(d.word)
 		}
-		if d.emit != nil && (fused || d.row.Format != a64.FormatFP3) {
+		if d.emit != nil && hasFor(d.row, host) {
 			s.Flow = blocks.FlowNext
 		}
 	}
 	return d, s
+}
+
+// hasFor says whether the host has what a row's translation needs.
+func hasFor(row *a64.Instruction, host blocks.Host) bool {
+	switch {
+	case row.Format == a64.FormatFP3:
+		return host.Fused
+	case row.Group != "crypto":
+		return true
+	case row.Name == "pmull.q":
+		return host.Carryless
+	case strings.HasPrefix(row.Name, "aes"):
+		return host.AES
+	}
+	return host.SHA
 }
 
 // block translates from a leader to the next one or a jump, and gives the halfword to continue at.

@@ -33,7 +33,15 @@ type Layout struct {
 	Generation            uint32 // offset in the TLB of the generation of the jumps that are valid, in the upper half of 8 bytes
 	Places                uint32 // address of a word of 8 bytes for each guest register, for the place of a group of accesses by it
 	Walk                  Walk
-	Fused                 bool // the host multiplies and adds with one rounding: FMA3 on amd64
+	Host                  Host
+}
+
+// Host is what translated code may use of the host's processor, which not all have.
+type Host struct {
+	Fused     bool // it multiplies and adds with one rounding: FMA3 on amd64
+	AES       bool // AES-NI
+	Carryless bool // PCLMULQDQ
+	SHA       bool // SHA-NI
 }
 
 // Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/common/jit.c.

@@ -4,10 +4,12 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/cpu"
+
+	"agentvm/internal/machine/native/blocks"
 )
 
-// hasFused says whether this processor knows FMA3, whose instructions are none of the list elsewhere.
-var hasFused = cpu.X86.HasFMA
+// Host is what this processor knows: the instructions of what it does not are none of the list.
+var Host = blocks.Host{Fused: cpu.X86.HasFMA, AES: cpu.X86.HasAES, Carryless: cpu.X86.HasPCLMULQDQ, SHA: hasSHA()}
 
 // Registers by their number in encodings, as far as they have a meaning of their own.
 const (
@@ -162,6 +164,12 @@ func (c *cursor) prefixed(prefix byte) instruction {
 		c.at--
 		return c.float(0, prefix)
 	}
+	if op == 0x0f38 {
+		if op := c.byte(); !Host.SHA || op < 0xcb || op > 0xcd || i.wide { // sha256rnds2, sha256msg1, sha256msg2
+			return instruction{}
+		}
+		return c.ofVectors(prefix, formVector, formVectorMemory)
+	}
 	if op == 0x0fc8 && prefix == 0x48 {
 		i.form = formSwap
 		return i
@@ -301,12 +309,14 @@ func (c *cursor) vector(prefix byte) instruction {
 		switch op := c.byte(); {
 		case op == 0x00 || op >= 0x1c && op <= 0x1e || op == 0x29 || op >= 0x38 && op <= 0x40: // pshufb, pabs, pcmpeqq, pmin and pmax, pmulld
 			return c.ofVectors(prefix, formVector, formVectorMemory)
+		case Host.AES && op >= 0xdb && op <= 0xdf: // aesimc, aesenc, aesenclast, aesdec, aesdeclast
+			return c.ofVectors(prefix, formVector, formVectorMemory)
 		case op == 0x20 || op == 0x23 || op == 0x25 || op == 0x30 || op == 0x33 || op == 0x35: // pmovsx, pmovzx to twice the size
 			return c.ofVectors(prefix, formVector, formVectorHalf)
 		}
 		return instruction{}
-	case op == 0x3a: // palignr
-		if c.byte() != 0x0f {
+	case op == 0x3a: // palignr, pclmulqdq
+		if op := c.byte(); op != 0x0f && (op != 0x44 || !Host.Carryless) {
 			return instruction{}
 		}
 		return c.withByte(c.ofVectors(prefix, formVector, formVectorMemory))
@@ -355,7 +365,7 @@ func (c *cursor) ofVectors(prefix byte, registers, inMemory form) instruction {
 // fused decodes vfmadd132sd xmm0, xmm1, [memory + distance] and its kin, on processors that have them.
 func (c *cursor) fused() instruction {
 	prefix, second, op := c.byte(), c.byte(), c.byte()
-	if !hasFused || prefix != 0xc2 || second&^0x80 != 0x71 || op&0xf9 != 0x99 || c.byte() != 0x87 {
+	if !Host.Fused || prefix != 0xc2 || second&^0x80 != 0x71 || op&0xf9 != 0x99 || c.byte() != 0x87 {
 		return instruction{}
 	}
 	return instruction{form: formFloat, base: memory, index: -1, distance: c.word()}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/cpu"
-
 	"agentvm/internal/machine/native/verify"
 )
 
@@ -53,6 +51,9 @@ func TestAcceptsWhatIsHarmless(t *testing.T) {
 		"rotate and swap": "48c1c801 40c1c007 48d3c0 480fc8 480fbdc1 480fbcc8 480f44c1", "index rotated": extendRAX + "40c1c804 498b0407",
 		"without a prefix": "89c0 81e1f0ff0000 c1e104 8d500f 31d2 01d0 0faff0 498b0407", "numbers": "b8ffffff7f 41b801000000 498b0407",
 		"short distances":               extendRAX + "4989540778 498b440708 " + maskTLB + "493b540c08",
+		"vectors":                       "66410f6f8700000100 66410ffc8f00000100 66400fefd3 66400f71d008 66400f70c0ee 66410f38009700000100 66410f3a0f870000010004 66410f7f9f00000100",
+		"halves of vectors":             "f3410f7e8f08000100 66410f38308708000100 66410fd68708000100",
+		"conditions":                    "400f95c0 400f99c0 480f43c1 480f4fc1",
 		"branch over":                   "0f8403000000 4889c8",
 		"jump to the end":               "e900000000",
 		"loop that looks at the budget": "e9f1ffffff",
@@ -61,9 +62,18 @@ func TestAcceptsWhatIsHarmless(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	fused := "c4c2f1998700000100 c4c2719b8700000100 c4c2f19d8700000100 c4c2719f8700000100"
-	if err := verify.Code(frame(t, fused), []int{0}); (err == nil) != cpu.X86.HasFMA {
-		t.Errorf("fused operations, on a processor for which FMA is %t: %v", cpu.X86.HasFMA, err)
+	for _, some := range []struct {
+		body string
+		has  bool
+	}{
+		{"c4c2f1998700000100 c4c2719b8700000100 c4c2f19d8700000100 c4c2719f8700000100", verify.Host.Fused},
+		{"66410f38dc8700000100 66400f38dfc1 66410f38db8f00000100", verify.Host.AES},
+		{"66410f3a44870000010011", verify.Host.Carryless},
+		{"400f38cbd1 410f38cc8700000100 400f38cdc1", verify.Host.SHA},
+	} {
+		if err := verify.Code(frame(t, some.body), []int{0}); (err == nil) != some.has {
+			t.Errorf("%s, on a processor with %+v: %v", some.body, verify.Host, err)
+		}
 	}
 }
 
@@ -104,6 +114,16 @@ var escapes = map[string]string{
 	"converts rsp": "f2480f2ac4", "floating-point load of any address": "f2480f1000", "of two registers": "f2480f580408", "of the stack, compared": "66480f2e0424",
 	"of memory before": "f2410f1087f8ffffff", "of any index": "f2410f100407", "of the TLB": maskTLB + "f2410f10840c00400000", "of the table": maskEntry + by16 + "f2410f10040e",
 	"relative to pc, divided": "f2480f5e0500000000",
+
+	// Vectors.
+	"vector that is not aligned": "66410f6f8708000100", "store of one that is not aligned": "66410f7f8701000100", "shuffle of one that is not aligned": "66410f38008704000100",
+	"vector by an index": extendRAX + "66410f6f0407", "vector of the TLB": maskTLB + "66410f6f840c00000000", "vector of the table": "66410f6f8600000100", "vector of any address": "66400f6f00",
+	"vector of the stack": "66400f6f0424", "vector before memory": "66410f6f87f0ffffff", "vector relative to pc": "66400f6f0510000000", "store of a vector to any address": "66400f7f00",
+	"half of any address": "f3400f7e00", "half before memory": "f3410f7e87f8ffffff", "half by any index": "f3410f7e0407", "store of half to the stack": "66400fd60424", "widened from any address": "66400f383000",
+	"xmm4 as a vector": "66410f6fa700000100", "xmm8 as a vector": "66450f6f8700000100", "of xmm4": "66400fefc4", "of xmm9": "66410fefc1", "shifts xmm4": "66400f71d408", "shifts xmm8": "66410f71d008", "shifts 64 bits with a sign": "66400f73e008",
+	"shift by a register": "66410fd18700000100", "shift of memory": "66410f7117", "movntdq": "66410fe78700000100", "movdqu": "f3410f6f8700000100", "mmx": "410ffc8700000100", "pblendvb": "66410f38108700000100", "pextrb to memory": "66410f3a14870000010000",
+	"ptest": "66410f38178700000100", "sha1rnds4": "410f3acc870000010000", "sha1nexte": "410f38c88700000100", "rounds of what is not aligned": "410f38cb8708000100", "rounds of xmm4": "400f38cbc4", "rounds of 64 bits": "480f38cbd1", "aeskeygen": "66410f3adf870000010000",
+	"cmov of 32 bits": "400f43c1", "set of cl": "400f95c1", "set of memory": "410f958700000100", "cmov to rsp": "480f43e1",
 
 	// Operands in memory.
 	"any address": "488b00", "any two registers": "488b0408", "absolute": "488b042500000000", "relative to pc": "488b0500000000", "of the stack": "488b0424",

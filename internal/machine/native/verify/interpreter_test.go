@@ -83,6 +83,9 @@ func (h *host) step() {
 		h.fused(h.code[h.pc:][:9])
 		return
 	}
+	if h.sha() {
+		return
+	}
 	inst, ok := h.decoded[h.pc]
 	if !ok {
 		var err error
@@ -103,6 +106,34 @@ func (h *host) step() {
 	if h.Failed() {
 		h.Logf("at %#x: %v, registers %x", before, inst, h.r)
 	}
+}
+
+// sha executes an operation of SHA-NI on vector registers (Intel's manual, volume 2, "SHA256RNDS2"), which golang.org/x/arch does not know. It is false
+// for other instructions.
+func (h *host) sha() bool {
+	if h.pc < 0 || h.pc+5 > len(h.code) {
+		return false
+	}
+	code := h.code[h.pc:][:5]
+	if code[0]&0xf0 != 0x40 || code[1] != 0x0f || code[2] != 0x38 || code[3] < 0xcb || code[3] > 0xcd {
+		return false
+	}
+	size := 5
+	switch modrm := code[4]; {
+	case code[0]&5 == 0 && modrm>>6 == 3 && modrm>>3&7 <= 3 && modrm&7 <= 3:
+	case code[0] == 0x41 && modrm>>6 == 2 && modrm&7 == 7 && modrm>>3&7 <= 3:
+		m := x86asm.Mem{Base: x86asm.R15, Disp: int64(int32(binary.LittleEndian.Uint32(h.code[h.pc+5:])))}
+		if m.Disp&15 != 0 {
+			h.Errorf("%v may not be aligned", m)
+		}
+		h.address(m, 16, x86asm.MOV, false)
+		size += 4
+	default:
+		h.Errorf("at %#x: % x", h.pc, code)
+	}
+	h.pc += size
+	h.instructions++
+	return true
 }
 
 // fused is vfmadd132sd and its kin (Intel's manual, volume 2, "VFMADD132SD"), which golang.org/x/arch does not know.
