@@ -29,6 +29,8 @@ TEXT ·enter(SB), 0, $16-48
 	XORPS X1, X1
 	XORPS X2, X2
 	XORPS X3, X3
+	XORPS X4, X4
+	XORPS X5, X5
 	MOVL $0x1f80, 8(SP) // MXCSR of Go: no exceptions, to nearest; and no flag
 	LDMXCSR 8(SP)
 	BYTE $0xff; BYTE $0x14; BYTE $0x24 // call [rsp]
@@ -76,6 +78,8 @@ TEXT ·enterA64(SB), 0, $16-48
 	XORPS X1, X1
 	XORPS X2, X2
 	XORPS X3, X3
+	XORPS X4, X4
+	XORPS X5, X5
 	MOVL $0x1f80, 8(SP) // MXCSR of Go: no exceptions, to nearest; and no flag
 	LDMXCSR 8(SP)
 	BYTE $0xff; BYTE $0x14; BYTE $0x24 // call [rsp]

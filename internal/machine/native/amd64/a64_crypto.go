@@ -12,8 +12,6 @@ const (
 	shaRounds      = 0x38cb
 	shaMessage1    = 0x38cc
 	shaMessage2    = 0x38cd
-
-	xmm3 register = 3
 )
 
 // a64Crypto translates AES, SHA-256 and the carry-less product. Those of SHA-1 differ too much from the host's: its have the constants in them.

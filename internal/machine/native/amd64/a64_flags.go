@@ -51,13 +51,28 @@ func (t *a64Translator) condition(c byte) byte {
 		if needsSign {
 			most = flagsSub64
 		}
-		if !f.looked || f.kind > most {
-			t.hart(true, opLoad, rax, t.layout.ARM64.Flags)
-			t.immediate(true, immediateCmp, rax, most)
+		if f.looked && f.kind <= most {
+			t.compareFlags(true) // operands of 32 bits have their sign
+			break
+		}
+		t.hart(true, opLoad, rax, t.layout.ARM64.Flags)
+		t.immediate(true, immediateCmp, rax, most)
+		if !needsCarry {
 			t.jumpIf(above, t.miss())
 			t.flags = a64Flags{kind: most, looked: true}
+			t.compareFlags(true)
+			break
 		}
-		t.compareFlags(true) // operands of 32 bits have their sign
+		subtraction, done := t.newLabel(), t.newLabel()
+		t.jumpIf(belowOrEqual, subtraction)
+		t.immediate(true, immediateCmp, rax, flagsLogic)
+		t.jumpIf(notEqual, t.miss())
+		t.constant(rax, 0)
+		t.immediate(true, immediateCmp, rax, 1) // below, and not equal: C is clear, and above is false whatever Z is
+		t.jump(done)
+		t.bind(subtraction)
+		t.compareFlags(true)
+		t.bind(done)
 	}
 	return host
 }

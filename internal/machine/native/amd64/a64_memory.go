@@ -14,6 +14,7 @@ type a64Access struct {
 	loads  bool
 	vector bool
 	signed uint8 // a load extends with the sign to so many bits; 0: with zeros
+	user   bool  // it is made as EL0 would
 	way    way
 	rt     [2]uint8
 	base   uint8
@@ -84,6 +85,7 @@ func accessOf(row *a64.Instruction, w a64Word) a64Access {
 	default:
 		a.offset = w.signed(12, 9)
 		a.way = [4]way{byOffset, after, byOffset, before}[w.field(10, 2)]
+		a.user = w.field(10, 2) == 2
 	}
 	return a
 }
@@ -116,7 +118,7 @@ func accessA64(d *a64Instruction) blocks.Access {
 		return blocks.Access{Writes: 1<<w.rd() | 1<<w.rm()}
 	case d.row.Group == "memory" || d.row.Group == "vmemory":
 		a := accessOf(d.row, w)
-		if a.way == byOffset {
+		if a.way == byOffset && !a.user {
 			return blocks.Access{Base: a.base, Low: a.offset, Size: int64(a.size) * int64(a.count), Store: !a.loads, Writes: a.writes()}
 		}
 		return blocks.Access{Writes: a.writes()}
@@ -128,13 +130,10 @@ func accessA64(d *a64Instruction) blocks.Access {
 	return blocks.Access{Writes: 1 << w.rd()} // in other formats bits 4 to 0 are something else
 }
 
-// a64Memory translates loads and stores but unprivileged ones.
+// a64Memory translates loads and stores.
 func a64Memory(row *a64.Instruction) a64Emitter {
 	if row.Format == a64.FormatEXCL {
 		return func(t *a64Translator, w a64Word) { t.ordered(row, w) }
-	}
-	if strings.HasPrefix(row.Name, "ldtr") || strings.HasPrefix(row.Name, "sttr") {
-		return nil
 	}
 	return func(t *a64Translator, w a64Word) {
 		a := accessOf(row, w)
@@ -283,8 +282,23 @@ func (t *a64Translator) placeOf(a *a64Access, w a64Word) (at register, distance 
 		}
 		t.baseAt(rax, a.base, a.offset)
 	}
-	t.lookUp(table, size, t.miss())
+	if a.user {
+		t.lookUpUser(table, size)
+	} else {
+		t.lookUp(table, size, t.miss())
+	}
 	return rax, 0
+}
+
+// lookUpUser is lookUp in EL0's tables, which are not where the TLB's register says.
+func (t *a64Translator) lookUpUser(table uint32, size int32) {
+	t.index(rcx, rax)
+	t.lea(true, rdx, rax, size-1)
+	t.immediate(true, immediateAnd, rdx, -PageSize)
+	t.immediate(false, immediateAdd, rcx, int32(t.layout.ARM64.UserTLB+table))
+	t.indexed(true, opCmpTo, rdx, memory, rcx, t.layout.Tag)
+	t.jumpIf(notEqual, t.miss())
+	t.indexed(false, opAddTo, rax, memory, rcx, t.layout.Addend)
 }
 
 // baseAt makes a register's value and a distance of less than 16 bits.

@@ -10,6 +10,9 @@ import (
 const (
 	xmm0 register = 0
 	xmm2 register = 2
+	xmm3 register = 3
+	xmm4 register = 4
+	xmm5 register = 5
 )
 
 // vectorAt is the place of a vector register of the guest.
@@ -147,6 +150,8 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 		return always(func(t *a64Translator, w a64Word) { t.copyElement(row.Name, w) })
 	case "zip1", "zip2":
 		return always(func(t *a64Translator, w a64Word) { t.interleave(w, row.Name == "zip2") })
+	case "tbl1", "tbl2", "tbl3", "tbl4":
+		return always(func(t *a64Translator, w a64Word) { t.lookUpBytes(w) })
 	case "ext":
 		return always((*a64Translator).extractVector)
 	case "xtn.v":
@@ -363,6 +368,34 @@ func (t *a64Translator) broadcast(size uint8) {
 		t.constant64(rcx, 0x0101010101010101)
 	}
 	t.pair(true, opImul, rax, rcx)
+}
+
+// lookUpBytes is TBL: each byte is that of a table of one to four registers, at the place that another says, or zero. The host looks in one register,
+// and gives zero where the place has its highest bit set: so 0x70 is added, and stays 0xff when that is too much.
+func (t *a64Translator) lookUpBytes(w a64Word) {
+	const shuffle, absolute, addUnsigned = 0x3800, 0x381c, 0xdc
+	sixteens, limit, places := xmm2, xmm3, xmm4
+	t.floatOn()
+	t.vectors(vectorEqual32, sixteens, sixteens)
+	t.vectors(absolute, sixteens, sixteens) // bytes of 1
+	t.vectors(vectorLoad, limit, sixteens)
+	t.vectorShift(vectorShift16, vectorShiftLeft, limit, 3)
+	t.vectors(subtractSizes[0], limit, sixteens)
+	t.vectorShift(vectorShift16, vectorShiftLeft, limit, 4)
+	t.vectorShift(vectorShift16, vectorShiftLeft, sixteens, 4)
+	t.vector(vectorLoad, places, t.vectorAt(w.rm()))
+	t.vectors(vectorXor, xmm0, xmm0)
+	for i := uint8(0); i <= uint8(w.field(13, 2)); i++ {
+		if i > 0 {
+			t.vectors(subtractSizes[0], places, sixteens)
+		}
+		t.vectors(vectorLoad, xmm5, places)
+		t.vectors(addUnsigned, xmm5, limit)
+		t.vector(vectorLoad, xmm1, t.vectorAt((w.rn()+i)&31))
+		t.vectors(shuffle, xmm1, xmm5)
+		t.vectors(vectorOr, xmm0, xmm1)
+	}
+	t.setVector(w.rd(), w.bit(30))
 }
 
 func (t *a64Translator) interleave(w a64Word, upper bool) {

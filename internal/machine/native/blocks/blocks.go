@@ -92,13 +92,14 @@ type ARM64 struct {
 	PState                     uint32 // DAIF, PAN and IL
 	TPIDR, TPIDRRO, TPIDR1, SP uint32 // the last is that of EL0
 	ELR, SPSR, ESR, FAR        uint32
+	UserTLB                    uint32 // that of EL0
 }
 
 // At adds the address of the hart to offsets in it.
 func (a ARM64) At(hart uint32) ARM64 {
 	for _, place := range []*uint32{
 		&a.Flags, &a.FlagA, &a.FlagB, &a.FPCR, &a.FPSR, &a.CPACR, &a.SCTLR, &a.EL, &a.IRQ, &a.SPSelect, &a.PState, &a.TPIDR, &a.TPIDRRO, &a.TPIDR1, &a.SP,
-		&a.ELR, &a.SPSR, &a.ESR, &a.FAR,
+		&a.ELR, &a.SPSR, &a.ESR, &a.FAR, &a.UserTLB,
 	} {
 		*place += hart
 	}

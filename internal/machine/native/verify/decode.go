@@ -48,7 +48,7 @@ const (
 	formFloatToRegister  // memory, as an integer, to reg
 	formFloatFromInteger // rm, to xmm0
 	formFloatBits        // of xmm0 to rm
-	formVector           // on xmm0 to xmm3
+	formVector           // on xmm0 to xmm5
 	formVectorMemory     // on one of them and 16 aligned bytes of memory
 	formVectorHalf       // on one of them and 8 bytes of memory
 	formJump
@@ -330,7 +330,7 @@ func (c *cursor) vector(prefix byte) instruction {
 		if c.code[c.at]>>6 != 3 || n != 2 && n != 6 && (n != 4 || op == 0x73) || prefix&4 != 0 {
 			return instruction{}
 		}
-		if c.byte()&7 > 3 || prefix&3 != 0 {
+		if c.byte()&7 > 5 || prefix&3 != 0 {
 			return instruction{}
 		}
 		return c.withByte(instruction{form: formVector})
@@ -348,15 +348,15 @@ func (c *cursor) withByte(i instruction) instruction {
 	return i
 }
 
-// ofVectors decodes the operands of an operation on xmm0 to xmm3 and one of them, or memory.
+// ofVectors decodes the operands of an operation on xmm0 to xmm5 and one of them, or memory.
 func (c *cursor) ofVectors(prefix byte, registers, inMemory form) instruction {
-	if c.at >= len(c.code) || prefix&4 != 0 || c.code[c.at]>>3&7 > 3 {
+	if c.at >= len(c.code) || prefix&4 != 0 || c.code[c.at]>>3&7 > 5 {
 		return instruction{}
 	}
 	if c.code[c.at]>>6 != 3 {
 		return c.inMemory(instruction{form: inMemory}, prefix)
 	}
-	if c.byte()&7 > 3 || prefix&3 != 0 {
+	if c.byte()&7 > 5 || prefix&3 != 0 {
 		return instruction{}
 	}
 	return instruction{form: registers}

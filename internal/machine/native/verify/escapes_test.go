@@ -120,9 +120,9 @@ var escapes = map[string]string{
 	"vector by an index": extendRAX + "66410f6f0407", "vector of the TLB": maskTLB + "66410f6f840c00000000", "vector of the table": "66410f6f8600000100", "vector of any address": "66400f6f00",
 	"vector of the stack": "66400f6f0424", "vector before memory": "66410f6f87f0ffffff", "vector relative to pc": "66400f6f0510000000", "store of a vector to any address": "66400f7f00",
 	"half of any address": "f3400f7e00", "half before memory": "f3410f7e87f8ffffff", "half by any index": "f3410f7e0407", "store of half to the stack": "66400fd60424", "widened from any address": "66400f383000",
-	"xmm4 as a vector": "66410f6fa700000100", "xmm8 as a vector": "66450f6f8700000100", "of xmm4": "66400fefc4", "of xmm9": "66410fefc1", "shifts xmm4": "66400f71d408", "shifts xmm8": "66410f71d008", "shifts 64 bits with a sign": "66400f73e008",
+	"xmm6 as a vector": "66410f6fb700000100", "xmm8 as a vector": "66450f6f8700000100", "of xmm6": "66400fefc6", "of xmm9": "66410fefc1", "shifts xmm6": "66400f71d608", "shifts xmm8": "66410f71d008", "shifts 64 bits with a sign": "66400f73e008",
 	"shift by a register": "66410fd18700000100", "shift of memory": "66410f7117", "movntdq": "66410fe78700000100", "movdqu": "f3410f6f8700000100", "mmx": "410ffc8700000100", "pblendvb": "66410f38108700000100", "pextrb to memory": "66410f3a14870000010000",
-	"ptest": "66410f38178700000100", "sha1rnds4": "410f3acc870000010000", "sha1nexte": "410f38c88700000100", "rounds of what is not aligned": "410f38cb8708000100", "rounds of xmm4": "400f38cbc4", "rounds of 64 bits": "480f38cbd1", "aeskeygen": "66410f3adf870000010000",
+	"ptest": "66410f38178700000100", "sha1rnds4": "410f3acc870000010000", "sha1nexte": "410f38c88700000100", "rounds of what is not aligned": "410f38cb8708000100", "rounds of xmm6": "400f38cbc6", "rounds of 64 bits": "480f38cbd1", "aeskeygen": "66410f3adf870000010000",
 	"cmov of 32 bits": "400f43c1", "set of cl": "400f95c1", "set of memory": "410f958700000100", "cmov to rsp": "480f43e1",
 
 	// Operands in memory.

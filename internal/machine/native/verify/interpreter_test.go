@@ -120,8 +120,8 @@ func (h *host) sha() bool {
 	}
 	size := 5
 	switch modrm := code[4]; {
-	case code[0]&5 == 0 && modrm>>6 == 3 && modrm>>3&7 <= 3 && modrm&7 <= 3:
-	case code[0] == 0x41 && modrm>>6 == 2 && modrm&7 == 7 && modrm>>3&7 <= 3:
+	case code[0]&5 == 0 && modrm>>6 == 3 && modrm>>3&7 <= 5 && modrm&7 <= 5:
+	case code[0] == 0x41 && modrm>>6 == 2 && modrm&7 == 7 && modrm>>3&7 <= 5:
 		m := x86asm.Mem{Base: x86asm.R15, Disp: int64(int32(binary.LittleEndian.Uint32(h.code[h.pc+5:])))}
 		if m.Disp&15 != 0 {
 			h.Errorf("%v may not be aligned", m)
@@ -305,7 +305,7 @@ func (h *host) vector(inst *x86asm.Inst) bool {
 				h.Errorf("%v may not be aligned", m)
 			}
 			h.address(m, max(inst.MemBytes, 8), x86asm.MOV, i == 0)
-		} else if isVector(a) && a.(x86asm.Reg) > x86asm.X3 {
+		} else if isVector(a) && a.(x86asm.Reg) > x86asm.X5 {
 			h.Errorf("%v is used", a)
 		}
 	}

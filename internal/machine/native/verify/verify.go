@@ -1,13 +1,13 @@
 // Package verify proves of native code for amd64, from its bytes alone, that it cannot do anything but compute and read and write a
 // machine's linear memory. It shares nothing with the translator that made the code, which it does not trust.
 //
-// On entry xmm0 to xmm3 are zero, MXCSR masks all exceptions, and memory (r15) is the address of linear memory, a multiple of 16, of which Reach bytes and the guard behind it are the machine's or inaccessible;
+// On entry xmm0 to xmm5 are zero, MXCSR masks all exceptions, and memory (r15) is the address of linear memory, a multiple of 16, of which Reach bytes and the guard behind it are the machine's or inaccessible;
 // tlb (r12) is memory and up to 4 GiB; entries (r14) is a table of TableEntries times 16 bytes, the first 8 of them an address of verified
 // code. What is proven of code that is accepted:
 //
 //   - Every byte that is executed belongs to an instruction of the list in decode.go. None of them is privileged, calls the system, or uses
 //     the stack other than by call and ret, and none raises an exception but by the accesses below. Of the vector registers there are
-//     xmm0 to xmm3 alone.
+//     xmm0 to xmm5 alone.
 //   - memory, tlb, entries and rsp are never written, and never copied to where the guest could read them.
 //   - Reads and writes are of [memory + x] with x below 4 GiB + 64 KiB, or of [tlb + x] with x below 256 KiB, all of which is below Reach; besides
 //     there are comparisons with the second halves of entries. What the TLB has is no more trusted than what the rest of linear memory has.

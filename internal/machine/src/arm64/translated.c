@@ -27,6 +27,7 @@ void jit_describe(struct jit_layout *layout) {
     layout->arm64.spsr = offsetof(struct hart_state, spsr);
     layout->arm64.esr = offsetof(struct hart_state, esr);
     layout->arm64.far = offsetof(struct hart_state, far);
+    layout->arm64.user_tlb = offsetof(struct hart_state, tlb[0]);
 }
 
 const struct insn *jit_single(const struct code_page *page, const struct insn *slot) {
