@@ -44,37 +44,50 @@ func (t *a64Translator) condition(c byte) byte {
 	case f.known:
 		t.compareFlags(f.kind == flagsSub64)
 	default:
-		most := int32(flagsLogic)
-		if needsCarry {
-			most = flagsSub32
-		}
-		if needsSign {
-			most = flagsSub64
-		}
-		if f.looked && f.kind <= most {
-			t.compareFlags(true) // operands of 32 bits have their sign
-			break
-		}
-		t.hart(true, opLoad, rax, t.layout.ARM64.Flags)
-		t.immediate(true, immediateCmp, rax, most)
-		if !needsCarry {
-			t.jumpIf(above, t.miss())
-			t.flags = a64Flags{kind: most, looked: true}
-			t.compareFlags(true)
-			break
-		}
-		subtraction, done := t.newLabel(), t.newLabel()
-		t.jumpIf(belowOrEqual, subtraction)
+		t.unknownFlags(needsCarry, needsSign)
+	}
+	return host
+}
+
+// unknownFlags compares the operands of flags of which is not known here what set them. Both operands have their sign when 32 bits count, so that it
+// is only the sign of the difference that differs.
+func (t *a64Translator) unknownFlags(needsCarry, needsSign bool) {
+	most := int32(flagsLogic)
+	if needsCarry {
+		most = flagsSub32
+	}
+	if t.flags.looked && t.flags.kind <= most && !needsSign {
+		t.compareFlags(true)
+		return
+	}
+	other, done := t.newLabel(), t.newLabel()
+	t.hart(true, opLoad, rax, t.layout.ARM64.Flags)
+	t.immediate(true, immediateCmp, rax, most)
+	switch {
+	case needsCarry: // a logical operation has none
+		t.jumpIf(belowOrEqual, other)
 		t.immediate(true, immediateCmp, rax, flagsLogic)
 		t.jumpIf(notEqual, t.miss())
 		t.constant(rax, 0)
-		t.immediate(true, immediateCmp, rax, 1) // below, and not equal: C is clear, and above is false whatever Z is
+		t.immediate(true, immediateCmp, rax, 1) // below, and not equal: above is false whatever Z is
 		t.jump(done)
-		t.bind(subtraction)
+		t.bind(other)
 		t.compareFlags(true)
-		t.bind(done)
+	case needsSign:
+		t.jumpIf(above, t.miss())
+		t.immediate(true, immediateCmp, rax, flagsSub32)
+		t.jumpIf(equal, other)
+		t.compareFlags(true)
+		t.jump(done)
+		t.bind(other)
+		t.compareFlags(false)
+	default:
+		t.jumpIf(above, t.miss())
+		t.flags = a64Flags{kind: most, looked: true}
+		t.compareFlags(true)
+		return
 	}
-	return host
+	t.bind(done)
 }
 
 // compareFlags compares the operands in the hart.

@@ -152,6 +152,13 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 		return always(func(t *a64Translator, w a64Word) { t.interleave(w, row.Name == "zip2") })
 	case "tbl1", "tbl2", "tbl3", "tbl4":
 		return always(func(t *a64Translator, w a64Word) { t.lookUpBytes(w) })
+	case "sshl.v", "ushl.v":
+		return func(w a64Word) a64Emitter {
+			if w.field(22, 2) != 0 {
+				return nil
+			}
+			return (*a64Translator).shiftBytes
+		}
 	case "ext":
 		return always((*a64Translator).extractVector)
 	case "xtn.v":
@@ -395,6 +402,35 @@ func (t *a64Translator) lookUpBytes(w a64Word) {
 		t.vectors(shuffle, xmm1, xmm5)
 		t.vectors(vectorOr, xmm0, xmm1)
 	}
+	t.setVector(w.rd(), w.bit(30))
+}
+
+// shiftBytes is SSHL and USHL of bytes, to the left and by less than 8: each is multiplied by a power of two.
+func (t *a64Translator) shiftBytes(w a64Word) {
+	const shuffle, multiply = 0x3800, 0xd5
+	powers, upper := xmm2, xmm3
+	t.floatOn()
+	t.hart(true, opLoad, rax, t.vectorAt(w.rm()))
+	if w.bit(30) {
+		t.hart(true, opOrTo, rax, t.vectorAt(w.rm())+8)
+	}
+	t.constant64(rcx, 0xf8f8f8f8f8f8f8f8)
+	t.pair(true, opAnd, rcx, rax)
+	t.jumpIf(notEqual, t.miss())
+	t.constant64(rax, 0x8040201008040201)
+	t.hart(true, opMove, rax, t.layout.Walk.Scratch)
+	t.vector(vectorLoadLow, powers, t.layout.Walk.Scratch)
+	t.vector(shuffle, powers, t.vectorAt(w.rm()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vectors(vectorLoad, upper, xmm0)
+	t.vectors(multiply, xmm0, powers) // the lower byte of each word
+	t.vectorShift(vectorShift16, vectorShiftLeft, xmm0, 8)
+	t.vectorShift(vectorShift16, vectorShiftRight, xmm0, 8)
+	t.vectorShift(vectorShift16, vectorShiftRight, upper, 8)
+	t.vectorShift(vectorShift16, vectorShiftRight, powers, 8)
+	t.vectors(multiply, upper, powers)
+	t.vectorShift(vectorShift16, vectorShiftLeft, upper, 8)
+	t.vectors(vectorOr, xmm0, upper)
 	t.setVector(w.rd(), w.bit(30))
 }
 
