@@ -247,7 +247,16 @@ func arm64TranslationTests() []systemTest {
 		if len(access) == 4 {
 			user = descUser
 		}
-		// Of a block QEMU 7.2 does not always drop what it has of another tag.
+		add("tlbi of a tagged address of a block", access+" x1, [x0]\nstr xzr, [x10]\ndsb ish\ntlbi vae1, x12\ndsb ish\nisb\n"+access+" x2, [x0]", 1, withTCR(tcrTBI0), withEntry(entryBlock2, systemPlay|descBlock|descAF|user),
+			withX(0, 0xa5<<56|block2VA+window+16), withX(10, alias+arm64Entries[entryBlock2]), withX(12, (block2VA+0x123000)>>12), func(c *systemTest) {
+				const fault, last = 0x96000006, 6 * 4 // of level 2, by the second load; QEMU 7.2 keeps the block when it was accessed by another tag and page
+				c.check = func(c *systemTest, o *arm64Outcome) string {
+					if o.ESR == fault && o.FAR == c.X[0] && o.ELR == c.PC+last {
+						return ""
+					}
+					return fmt.Sprintf(" esr is %#x, far %#x, elr %#x, want %#x, %#x, %#x", o.ESR, o.FAR, o.ELR, fault, c.X[0], c.PC+last)
+				}
+			})
 		add("tlbi of a tagged address", access+" x1, [x0]\nstr xzr, [x10]\ndsb ish\ntlbi vae1, x12\ndsb ish\nisb\n"+access+" x2, [x0]", 1, withTCR(tcrTBI0), withEntry(entryPage, systemPlay|descPage|descAF|user),
 			withX(0, 0x5a<<56|pageVA+window+16), withX(10, alias+arm64Entries[entryPage]), withX(12, pageVA>>12))
 	}
