@@ -1,13 +1,13 @@
 package machine_test
 
 import (
-	"context"
+	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // deviceSources are the devices and their test driver, relative to this folder.
@@ -19,6 +19,7 @@ var deviceSources = []string{
 // TestDevices runs each case of src/test/devices_*_test.c against the devices, compiled for the host with the
 // address and undefined-behaviour sanitizers: a driver is the adversary here.
 func TestDevices(t *testing.T) {
+	t.Parallel()
 	program := buildDeviceTests(t)
 	list, err := exec.Command(program).Output()
 	if err != nil {
@@ -28,14 +29,53 @@ func TestDevices(t *testing.T) {
 	if len(names) < 50 {
 		t.Fatalf("%d cases, expected at least 50", len(names))
 	}
+	run := startDeviceTests(t, program)
 	for _, name := range names {
-		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-			defer cancel()
-			if out, err := exec.CommandContext(ctx, program, name).CombinedOutput(); err != nil {
-				t.Errorf("%v\n%s", err, out)
+		t.Run(name, func(t *testing.T) { run(t, name) })
+	}
+}
+
+// startDeviceTests starts the program and returns what has it run a case.
+func startDeviceTests(t *testing.T, program string) func(t *testing.T, name string) {
+	t.Helper()
+	cmd := exec.Command(program, "run")
+	names, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		names.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	lines := bufio.NewScanner(out)
+	return func(t *testing.T, name string) {
+		t.Helper()
+		if _, err := fmt.Fprintln(names, name); err != nil {
+			t.Fatal(err)
+		}
+		var said []string
+		for lines.Scan() {
+			status, ended := strings.CutPrefix(lines.Text(), "= ")
+			if !ended {
+				said = append(said, lines.Text())
+				continue
 			}
-		})
+			if status != "0" {
+				t.Errorf("status %s\n%s", status, strings.Join(said, "\n"))
+			}
+			return
+		}
+		t.Fatalf("the program ended: %v\n%s", lines.Err(), strings.Join(said, "\n"))
 	}
 }
 
