@@ -144,6 +144,7 @@ func (s *untrustedImage) live(what string, slices int) (o outcome) {
 
 // A machine that was made from an untrusted image continues as the image's machine does, and so do those made from its captures.
 func TestUntrustedMachineEqualsItsOriginal(t *testing.T) {
+	t.Parallel()
 	original := workAt(t, 60e6)
 	image := original.capture()
 	again, err := machine.NewImage(image.Size(), image.Extents())
@@ -174,6 +175,7 @@ func TestUntrustedMachineEqualsItsOriginal(t *testing.T) {
 //
 // Of a part that is long, as a queue's entries are, each run has other words: all of them are some four minutes of one processor.
 func TestUntrustedStateIsChecked(t *testing.T) {
+	t.Parallel()
 	const each, every = 200, 16
 	s := newUntrustedImage(t)
 	random := rand.New(rand.NewPCG(5, 6))
@@ -221,6 +223,7 @@ func TestUntrustedStateIsChecked(t *testing.T) {
 
 // Nothing else in such an image is looked at: not decoded code, translation caches, tables of functions, or where things are.
 func TestUntrustedMemoryIsNotBelieved(t *testing.T) {
+	t.Parallel()
 	s := newUntrustedImage(t)
 	s.sums = true
 	want := s.live("as it was", 20)
@@ -272,6 +275,7 @@ func (s *untrustedImage) fillOther(fill func([]byte)) (undo func()) {
 
 // The configuration in an image is compared with the machine's, and nothing more.
 func TestUntrustedConfiguration(t *testing.T) {
+	t.Parallel()
 	s := newUntrustedImage(t)
 	for at := s.config.At; at < s.config.At+s.config.Size; at += 4 {
 		for _, word := range []uint32{0, 1, 0x7fff_ffff, ^uint32(0)} {

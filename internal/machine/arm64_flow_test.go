@@ -12,6 +12,7 @@ import (
 // TestArm64FlowLikeQEMU compares what takes more than the operands of one instruction: branches, literals, exclusive accesses, comparisons that
 // succeed, what programs may read of the system's registers.
 func TestArm64FlowLikeQEMU(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs a machine")
 	}

@@ -55,6 +55,7 @@ var arm64Groups = []string{"alu", "memory", "exclusive", "atomic", "vmemory", "s
 // TestArm64LikeQEMU runs instructions of every row, with random operands, on the arm64 machine and under QEMU's user mode: twelve of each, and sixty
 // as often as AGENTVM_ARM64_ROUNDS says.
 func TestArm64LikeQEMU(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("runs a machine")
 	}

@@ -267,10 +267,11 @@ func onMachineOf(t testing.TB, p *machine.Program, program []byte, length int, b
 }
 
 // TestDifferentialQEMU compares the machine with QEMU's user mode: random sequences of all user-mode instructions on
-// random registers. AGENTVM_FUZZ_SEQUENCES and AGENTVM_FUZZ_SEED make it longer and different.
+// random registers. AGENTVM_FUZZ_SEQUENCES and AGENTVM_FUZZ_SEED make it longer and different, as `.ci/run processor` does.
 func TestDifferentialQEMU(t *testing.T) {
+	t.Parallel()
 	qemu := debianTool(t, "qemu-riscv64-static")
-	count, seed := fuzzSetting(t, "AGENTVM_FUZZ_SEQUENCES", 20_000), fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1)
+	count, seed := fuzzSetting(t, "AGENTVM_FUZZ_SEQUENCES", 6000), fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1)
 	for first := uint64(0); first < count; first += batchSize {
 		b, pieces := newBatch(seed<<32+first, batchSize)
 		program := b.program()

@@ -30,6 +30,7 @@ const (
 // every operation). The native build runs under UBSan; the WebAssembly build runs in wazero, as in the machine. Each
 // comparison is made with NX clear before, which keeps to software, and with NX set, which allows the fast paths.
 func TestFloatingPoint(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("needs Linux: Debian's compilers and QEMU's user mode")
 	}

@@ -84,6 +84,7 @@ func (w *worker) inKernel() bool {
 // A machine that is copied while its kernel makes random numbers finishes that in each copy, and none must continue with the
 // state from before (internal/machine/kernel/vmfork.patch).
 func TestCopiesOfABusyGenerator(t *testing.T) {
+	t.Parallel()
 	cfg := machine.Config{Memory: 64 << 20, Deterministic: true, Rand: zeros{}, Generation: [16]byte{1}}
 	booted := bootMemory(t, cfg)
 	booted.say("random") // the kernel's generator is ready and in use

@@ -25,6 +25,7 @@ var testedElsewhere = map[string]string{
 // TestInstruction runs every row of the instruction table over edge values and compares registers, memory, flags
 // and traps with the model. A row without a model or without cases fails.
 func TestInstruction(t *testing.T) {
+	t.Parallel()
 	total := 0
 	for i := range riscv.Table {
 		row := &riscv.Table[i]
@@ -512,6 +513,7 @@ func TestInstructionFloatOff(t *testing.T) {
 // code in a machine that wazero interprets, so that no compiler of WebAssembly has a part in the second. What a compiler's mistake would
 // let a guest do to the host it would show in one of the guest's registers or in its memory sooner than elsewhere.
 func TestCompilerAgainstWazerosInterpreter(t *testing.T) {
+	t.Parallel()
 	reference := programThat(t, machine.ProgramConfig{Interpreter: true})
 	translated, compiled := translatingProgram(t), testProgram(t)
 	count, seed := fuzzSetting(t, "AGENTVM_FUZZ_COMPILER", batchSize), fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1)

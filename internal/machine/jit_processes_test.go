@@ -13,6 +13,7 @@ import (
 // TestTranslatedProcesses: Linux runs many programs, four at a time, with different code at the same addresses and mostly in the
 // same pages of RAM. All of them are hot, and each computes what it should. AGENTVM_PROCESSES says how many.
 func TestTranslatedProcesses(t *testing.T) {
+	t.Parallel()
 	processes := fuzzSetting(t, "AGENTVM_PROCESSES", 200)
 	program := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot, CodeBytes: 1 << 20})
 	image, err := kernel.Image(platform.RISCV64)

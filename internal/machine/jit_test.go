@@ -80,20 +80,23 @@ func TestTimersLeaveTranslatedCodeSeldom(t *testing.T) {
 }
 
 // TestTranslatedSequences compares translated code with the interpreter: random sequences of all user-mode instructions on
-// random registers, with slices of several lengths.
+// random registers, with slices of several lengths. Where a slice ends all of a page is translated again, so these are few; AGENTVM_FUZZ_TRANSLATED says
+// how many.
 func TestTranslatedSequences(t *testing.T) {
+	t.Parallel()
+	const each = 40
 	interpreted, translated := testProgram(t), translatingProgram(t)
-	count, seed := fuzzSetting(t, "AGENTVM_FUZZ_SEQUENCES", 600), fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1)
+	count, seed := fuzzSetting(t, "AGENTVM_FUZZ_TRANSLATED", 3*each), fuzzSetting(t, "AGENTVM_FUZZ_SEED", 1)
 	budgets := []int64{1_000_000, 1000, 37}
-	for first := uint64(0); first < count; first += batchSize {
-		b, pieces := newBatch(seed<<32+first, batchSize)
-		program, budget := b.program(), budgets[first/batchSize%3]
+	for first := uint64(0); first < count; first += each {
+		b, pieces := newBatch(seed<<32+first, each)
+		program, budget := b.program(), budgets[first/each%3]
 		want, wantRetired := onMachineOf(t, interpreted, program, len(b.blocks), budget)
 		got, gotRetired := onMachineOf(t, translated, program, len(b.blocks), budget)
 		if wantRetired != gotRetired {
 			t.Errorf("seed %d: %d instructions translated, %d interpreted", seed<<32+first, gotRetired, wantRetired)
 		}
-		for i := range batchSize {
+		for i := range each {
 			if !bytes.Equal(block(got, i), block(want, i)) {
 				t.Errorf("seed %d, sequence %d:\n%s\n%s", seed<<32+first, i, listing(pieces[i]), blockDifference(block(b.blocks, i), block(want, i), block(got, i)))
 				return
@@ -114,6 +117,7 @@ func listing(pieces []piece) string {
 // processes and sleeps, interpreted and translated side by side. After each million instructions they are the same in
 // every register and every byte of RAM. AGENTVM_LOCKSTEP says for how many millions.
 func TestTranslatedLockstep(t *testing.T) {
+	t.Parallel()
 	millions := fuzzSetting(t, "AGENTVM_LOCKSTEP", 80)
 	interpreted := lockstepGuest(t, testProgram(t))
 	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}))
@@ -138,6 +142,7 @@ func TestTranslatedLockstep(t *testing.T) {
 
 // TestCapturesOfTranslated: what translated code has written is in the images of its machine.
 func TestCapturesOfTranslated(t *testing.T) {
+	t.Parallel()
 	p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot})
 	untouched, w := lockstepGuest(t, p), lockstepGuest(t, p)
 	untouched.advance(70e6)
@@ -181,17 +186,18 @@ func lockstepGuest(t *testing.T, p *machine.Program) *worker {
 	return w
 }
 
-// TestBareTranslated runs the bare programs, for traps, paging, interrupts, CSRs, atomics and changing code, and the
-// comparison with QEMU, with all of their code translated when it is first reached. AGENTVM_TEST_TRANSLATE=all does the same to any other test.
+// TestBareTranslated runs the bare programs, for traps, paging, interrupts, CSRs, atomics and changing code, with all of their code translated when
+// it is first reached. AGENTVM_TEST_TRANSLATE=all does the same to any other test; to TestDifferentialQEMU it would do what TestTranslatedSequences does.
 func TestBareTranslated(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("translates")
 	}
 	if !native.Supported() {
 		t.Skip("there is no translator for this system")
 	}
-	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestBare|TestStepIsExact|TestTrapsEndTheSlice|TestFinisherPowersOff|TestDifferentialQEMU)$", "-test.v")
-	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all", "AGENTVM_FUZZ_SEQUENCES=200")
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^(TestBare|TestStepIsExact|TestTrapsEndTheSlice|TestFinisherPowersOff)$", "-test.v")
+	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all")
 	out, err := again.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "--- PASS: TestBare ") {
 		t.Errorf("%v\n%s", err, out)
@@ -200,6 +206,7 @@ func TestBareTranslated(t *testing.T) {
 
 // TestTranslationIsBounded: with room for a few regions only, old ones make way, and nothing else changes.
 func TestTranslationIsBounded(t *testing.T) {
+	t.Parallel()
 	interpreted := lockstepGuest(t, testProgram(t))
 	translated := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot, CodeBytes: 512 << 10}))
 	for range 50 {

@@ -42,6 +42,7 @@ done
 // every register and every byte of RAM after each slice. The slices' lengths are no multiples of anything. AGENTVM_LOCKSTEP says for how
 // many million instructions.
 func TestTranslatedLockstepBusybox(t *testing.T) {
+	t.Parallel()
 	for _, architecture := range platform.Supported() {
 		t.Run(string(architecture), func(t *testing.T) { lockstepBusybox(t, architecture) })
 	}

@@ -206,6 +206,7 @@ func TestNativePagesThatMeet(t *testing.T) {
 // TestNativeFloat computes the same of random numbers, many of them at the limits of their formats, with native code and with the interpreter, which
 // tests of its own compare with hardware: results and flags are equal, also those that native code leaves to the interpreter.
 func TestNativeFloat(t *testing.T) {
+	t.Parallel()
 	const (
 		count          = 20_000
 		code, in, out  = 0x1000, 0x10000, 0x200000
@@ -221,8 +222,9 @@ func TestNativeFloat(t *testing.T) {
 		operands = binary.LittleEndian.AppendUint64(operands, randomFloat(random))
 		operands = binary.LittleEndian.AppendUint64(operands, uint64(random.IntN(32)|random.IntN(40)/32<<5))
 	}
-	run := func(t *testing.T, name string, mode uint8, translation machine.Translation) ([]byte, machine.JITStats) {
-		m, err := programThat(t, machine.ProgramConfig{Translation: translation}).NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+	interpreted, translated := testProgram(t), programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot})
+	run := func(t *testing.T, name string, mode uint8, p *machine.Program) ([]byte, machine.JITStats) {
+		m, err := p.NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -282,8 +284,8 @@ func TestNativeFloat(t *testing.T) {
 			}
 			for _, suffix := range suffixes {
 				for _, mode := range []uint8{0, 1, 7} {
-					want, _ := run(t, name+suffix, mode, machine.TranslateNever)
-					got, stats := run(t, name+suffix, mode, machine.TranslateHot)
+					want, _ := run(t, name+suffix, mode, interpreted)
+					got, stats := run(t, name+suffix, mode, translated)
 					for i := 0; i < len(want); i += inSize {
 						if !bytes.Equal(want[i:i+inSize], got[i:i+inSize]) {
 							t.Fatalf("%s%s, rounding %d, of %x: %x, interpreted %x", name, suffix, mode, operands[i:i+inSize], got[i:i+inSize], want[i:i+inSize])

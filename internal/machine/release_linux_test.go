@@ -36,14 +36,15 @@ func resident(t *testing.T, memory []byte) int {
 
 // A process that has used most of the memory costs the host nothing after its end.
 func TestFreeMemoryGoesBack(t *testing.T) {
-	const used = 600 << 20
-	w := bootMemory(t, machine.Config{Memory: 1 << 30})
+	t.Parallel()
+	const used = 300 << 20
+	w := bootMemory(t, machine.Config{Memory: 512 << 20})
 	askMemory(w, "fork")
 	ram := mustRAM(t, w.Machine)
 	before := resident(t, ram)
 
 	peak := 0
-	answer := askWatching(w, "fill 600", func() { peak = max(peak, resident(t, ram)) })
+	answer := askWatching(w, "fill 300", func() { peak = max(peak, resident(t, ram)) })
 	ended := time.Now()
 	if answer != "done" || peak < used {
 		t.Fatalf("the guest says %q, and at most %d MiB were in use: the test shows nothing", answer, peak>>20)

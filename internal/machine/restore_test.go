@@ -31,6 +31,7 @@ func workAt(t testing.TB, instructions uint64) *worker {
 // A restored machine does what its original does, instruction by instruction, however the image came into its memory,
 // and both do what a machine does that was never captured. AGENTVM_TEST_MILLIONS=1000 looks at a billion instructions.
 func TestRestoredMachineEqualsItsOriginal(t *testing.T) {
+	t.Parallel()
 	program := testProgram(t)
 	original, untouched := workAt(t, 60e6), workAt(t, 60e6)
 	image := original.capture()
@@ -68,6 +69,7 @@ func lockstepMillions(t *testing.T) int {
 
 // Each image is made by a machine that comes from the image before; decoded code has to come along.
 func TestCaptureOfCaptures(t *testing.T) {
+	t.Parallel()
 	untouched := workAt(t, 60e6)
 	w := workAt(t, 60e6)
 	for generation := range 12 {

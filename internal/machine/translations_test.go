@@ -117,6 +117,7 @@ func TestStoredTranslations(t *testing.T) {
 
 // TestRefusedTranslationIsInterpreted: a fault of the translator that the verifier finds costs speed, not the machine.
 func TestRefusedTranslationIsInterpreted(t *testing.T) {
+	t.Parallel()
 	run := func(each int) (sum any, stats machine.JITStats) {
 		p := programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot})
 		if each > 0 {

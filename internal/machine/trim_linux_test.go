@@ -11,6 +11,7 @@ import (
 
 // A machine whose memory is trimmed again and again does what one does whose memory is not, and its captures are the same.
 func TestTrimmedMachineEqualsOthers(t *testing.T) {
+	t.Parallel()
 	image := workAt(t, 60e6).capture()
 	untouched, trimmed := restoreWorker(t, lockstep, image), restoreWorker(t, lockstep, image)
 	for millions := range lockstepMillions(t) {
