@@ -29,17 +29,22 @@ static bool known(uint32_t function) {
 }
 
 static int64_t call(uint32_t function) {
+    enum { POWER_STATE_UNKNOWN = 0xfffe0000 }; // of a higher level than the processor, or reserved
+    uint64_t first = function & WIDE ? hart.x[1] : (uint32_t)hart.x[1];
     switch (function) {
     case PSCI_VERSION: return 1 << 16 | 1;
     case SMCCC_VERSION: return 1 << 16 | 1;
-    case CPU_SUSPEND: case CPU_SUSPEND | WIDE: hart.wait = 1; return SUCCESS; // a standby state
+    case CPU_SUSPEND: case CPU_SUSPEND | WIDE:
+        if ((first & POWER_STATE_UNKNOWN) != 0) return INVALID_PARAMETERS;
+        hart.wait = 1; // all states are standby
+        return SUCCESS;
     case CPU_OFF: return DENIED; // the last processor: SYSTEM_OFF powers off
-    case CPU_ON: case CPU_ON | WIDE: return hart.x[1] == 0 ? ALREADY_ON : INVALID_PARAMETERS;
-    case AFFINITY_INFO: case AFFINITY_INFO | WIDE: return hart.x[1] == 0 ? 0 /* on */ : INVALID_PARAMETERS;
+    case CPU_ON: case CPU_ON | WIDE: return first == 0 ? ALREADY_ON : INVALID_PARAMETERS;
+    case AFFINITY_INFO: case AFFINITY_INFO | WIDE: return first == 0 ? 0 /* on */ : INVALID_PARAMETERS;
     case MIGRATE_INFO_TYPE: return 2; // no Trusted OS
     case SYSTEM_OFF: hart.stop = RUN_POWER_OFF; return SUCCESS;
     case SYSTEM_RESET: hart.stop = RUN_REBOOT; return SUCCESS;
-    case PSCI_FEATURES: return known((uint32_t)hart.x[1]) ? SUCCESS : NOT_SUPPORTED;
+    case PSCI_FEATURES: return known((uint32_t)first) ? SUCCESS : NOT_SUPPORTED;
     default: return NOT_SUPPORTED;
     }
 }

@@ -21,8 +21,9 @@ enum { DCZID = 4, MIDR = 0x000f0000 };
 
 static uint64_t pstate_bits(uint64_t bits) { return hart.pstate & bits; }
 
+// timer_control has the condition only of a timer that is on; else it is unknown.
 static uint64_t timer_control(uint64_t control, uint64_t compare) {
-    bool met = guest_time() >= compare;
+    bool met = (control & 1) != 0 && guest_time() >= compare;
     return (control & 3) | (met ? 4 : 0);
 }
 
