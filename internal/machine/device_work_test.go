@@ -18,11 +18,21 @@ import (
 // buildHostile compiles a program of testdata/hostile.
 func buildHostile(t *testing.T, source string, flags ...string) []byte {
 	t.Helper()
-	gcc := debianTool(t, "riscv64-linux-gnu-gcc")
+	return compileHostile(t, "riscv64-linux-gnu-gcc", append(flags, "-march=rv64gc", "-mabi=lp64d", "-mcmodel=medany", "testdata/hostile/start.S", source))
+}
+
+func buildHostileArm64(t *testing.T, source string) []byte {
+	t.Helper()
+	return compileHostile(t, "aarch64-linux-gnu-gcc", []string{"-mstrict-align", "testdata/hostile/start_arm64.S", source})
+}
+
+func compileHostile(t *testing.T, compiler string, args []string) []byte {
+	t.Helper()
+	gcc := debianTool(t, compiler)
 	output := filepath.Join(t.TempDir(), "program")
-	args := append([]string{"-O1", "-nostdlib", "-static", "-march=rv64gc", "-mabi=lp64d", "-mcmodel=medany", "-fno-pic", "-no-pie",
-		"-ffreestanding", "-fno-stack-protector", "-Wno-main", "-Wl,--build-id=none,-T,testdata/hostile/hostile.ld", "-o", output,
-		"testdata/hostile/start.S", filepath.Join("testdata/hostile", source)}, flags...)
+	last := len(args) - 1
+	args = append(args[:last], filepath.Join("testdata/hostile", args[last]), "-O1", "-nostdlib", "-static", "-fno-pic", "-no-pie", "-ffreestanding",
+		"-fno-stack-protector", "-Wno-main", "-Wl,--build-id=none,-T,testdata/hostile/hostile.ld", "-o", output)
 	if out, err := exec.Command(gcc, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -107,7 +117,7 @@ func TestSliceOfADiskStorm(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer m.Close()
-			loadELF(t, m, program)
+			loadELF(t, m, program, 0)
 			var total stormDisk
 			for range 200 {
 				*backing = stormDisk{}
@@ -127,8 +137,8 @@ func TestSliceOfADiskStorm(t *testing.T) {
 	}
 }
 
-// loadELF puts a program into a machine's memory and has it begin there.
-func loadELF(t *testing.T, m *machine.Machine, program []byte) {
+// loadELF puts a program into a machine's memory and has it begin there, with an argument.
+func loadELF(t *testing.T, m *machine.Machine, program []byte, argument int) {
 	t.Helper()
 	file, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
@@ -146,7 +156,7 @@ func loadELF(t *testing.T, m *machine.Machine, program []byte) {
 			t.Fatal(err)
 		}
 	}
-	if err := m.SetRegisters(machine.Registers{PC: file.Entry}); err != nil {
+	if err := m.EnterAt(file.Entry, uint64(argument)); err != nil {
 		t.Fatal(err)
 	}
 }

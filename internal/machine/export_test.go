@@ -67,3 +67,6 @@ func (p *Program) SpoilTranslations(each int) {
 		return made, ok
 	}
 }
+
+// EnterAt has a program begin, with this in the register that a kernel has its device tree in.
+func (m *Machine) EnterAt(pc, argument uint64) error { return m.enterAt(pc, argument) }

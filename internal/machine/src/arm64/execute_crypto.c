@@ -140,6 +140,7 @@ static void sha256_schedule1(uint32_t w) {
 
 bool execute_crypto(unsigned id, uint32_t w) {
     if (!fp_enabled()) return false;
+    slow(2 * SLOW_VECTOR);
     switch (id) {
     case ID_AESE: aes_round(w, false); break;
     case ID_AESD: aes_round(w, true); break;

@@ -95,6 +95,7 @@ static void integer(unsigned id, uint32_t w) {
 
 bool execute_fp(unsigned id, uint32_t w) {
     if (!fp_enabled()) return false;
+    slow(SLOW_FLOAT);
     switch (instruction_rows[id].format) {
     case FORMAT_FP1: one_source(w); break;
     case FORMAT_FP2: two_sources(w); break;

@@ -567,6 +567,7 @@ static void shift_immediate(uint32_t w) {
 
 bool execute_simd(unsigned id, uint32_t w) {
     if (!fp_enabled()) return false;
+    slow(SLOW_VECTOR);
     switch (instruction_rows[id].format) {
     case FORMAT_V3: three_same(id, w); break;
     case FORMAT_V3L: three_different(w); break;

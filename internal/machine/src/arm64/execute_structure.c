@@ -19,6 +19,7 @@ static bool several(uint32_t w, uint64_t va) {
     for (unsigned group = 0; group < registers; group += interleaved)
         for (unsigned e = 0; e < elements; e++)
             for (unsigned k = 0; k < interleaved; k++, va += 1u << log) {
+                slow(SLOW_ELEMENT);
                 uint64_t *v = hart.v[(rd_of(w) + group + k) & 31];
                 if (is_load) {
                     uint64_t value = load(va, 1u << log, false);
@@ -49,6 +50,7 @@ static bool one(uint32_t w, uint64_t va, unsigned *bytes) {
     }
     *bytes = registers << log;
     for (unsigned k = 0; k < registers; k++, va += 1u << log) {
+        slow(SLOW_ELEMENT);
         uint64_t *v = hart.v[(rd_of(w) + k) & 31];
         if (!is_load) {
             store(va, lane(v, log, index), 1u << log, false);

@@ -177,6 +177,7 @@ static void fixed(uint32_t w) {
 
 bool execute_vfp(unsigned id, uint32_t w) {
     if (!fp_enabled()) return false;
+    slow(4 * SLOW_FLOAT);
     switch (instruction_rows[id].format) {
     case FORMAT_V3F: three_same(w); break;
     case FORMAT_VX: by_element(w); break;

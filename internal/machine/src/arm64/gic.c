@@ -59,8 +59,10 @@ static void set_level(unsigned interrupt, bool level) {
 
 void interrupt_set_level(unsigned source, bool level) { set_level(PRIVATE + source, level); } // 1 to 31, of the board: the shared ones from 32 on
 
+bool gic_private(unsigned interrupt) { return gic.level >> interrupt & 1; }
+
 void gic_set_private(unsigned interrupt, bool level) {
-    if ((gic.level >> interrupt & 1) != level) set_level(interrupt, level);
+    if (gic_private(interrupt) != level) set_level(interrupt, level);
 }
 
 void gic_reset(void) {
@@ -108,6 +110,7 @@ static void set_binary_point(uint32_t value) { gic.binary_point = value < LEAST_
 #define ICC_PMR (3 << 14 | 4 << 7 | 6 << 3)
 
 bool gic_register_read(unsigned r, uint64_t *v) {
+    slow(SLOW_REGISTER);
     switch (r) {
     case ICC_PMR: *v = gic.mask; return true;
     case ICC(12, 0): *v = acknowledge(); return true;
@@ -126,6 +129,7 @@ bool gic_register_read(unsigned r, uint64_t *v) {
 }
 
 bool gic_register_write(unsigned r, uint64_t v) {
+    slow(SLOW_REGISTER);
     switch (r) {
     case ICC_PMR: gic.mask = v & PRIORITY_MASK; update(); return true;
     case ICC(12, 1): end(v); return true;

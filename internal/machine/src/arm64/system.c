@@ -283,6 +283,7 @@ static bool semihosting(uint32_t w) {
 }
 
 bool execute_system(unsigned id, uint32_t w, uint64_t pc) {
+    slow(SLOW_SYSTEM);
     hart.pc = pc + 4; // the preferred return of SVC and HVC; all others that raise an exception return to themselves
     switch (id) {
     case ID_SVC: return raise(SYNDROME(EC_SVC, field(w, 5, 16)), 0);

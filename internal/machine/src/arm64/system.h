@@ -17,6 +17,7 @@ void gic_distributor_write(uint32_t offset, uint64_t value, uint32_t size);
 uint64_t gic_redistributor_read(uint32_t offset, uint32_t size);
 void gic_redistributor_write(uint32_t offset, uint64_t value, uint32_t size);
 void gic_set_private(unsigned interrupt, bool level); // of a timer
+bool gic_private(unsigned interrupt);
 void gic_reset(void);
 
 void psci_call(void); // psci.c

@@ -13,9 +13,10 @@ void timer_update(void) {
     gic_set_private(PHYSICAL_INTERRUPT, physical && now >= hart.cntp_cval);
 }
 
+// next_tick leaves out a timer that has raised its line: it ends no wait that the line does not end.
 uint64_t next_tick(void) {
     uint64_t tick = ~0ull;
-    if (armed(hart.cntv_ctl)) tick = hart.cntv_cval;
-    if (armed(hart.cntp_ctl) && hart.cntp_cval < tick) tick = hart.cntp_cval;
+    if (armed(hart.cntv_ctl) && !gic_private(VIRTUAL_INTERRUPT)) tick = hart.cntv_cval;
+    if (armed(hart.cntp_ctl) && !gic_private(PHYSICAL_INTERRUPT) && hart.cntp_cval < tick) tick = hart.cntp_cval;
     return tick;
 }

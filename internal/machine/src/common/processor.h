@@ -78,6 +78,10 @@ enum {
     SLOW_CLOCK = 100,
     SLOW_REGISTER = 100,
     SLOW_CLEAR = 150,
+    SLOW_SYSTEM = 30,
+    SLOW_ELEMENT = 8,
+    SLOW_FLOAT = 50,
+    SLOW_VECTOR = 50,
 };
 
 void slow_ended(void); // machine.c
