@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/wasi"
 )
@@ -22,6 +23,7 @@ import (
 // untrustedImage is an image from outside this package, in a file that its test may change between two machines.
 type untrustedImage struct {
 	testing.TB
+	program *machine.Program
 	*machine.MemoryImage
 	file          *os.File
 	state         []machine.Part
@@ -46,12 +48,12 @@ func allDevices() machine.Config {
 }
 
 // newUntrustedImage boots Linux on a machine with all devices, has it work, and writes it into a file.
-func newUntrustedImage(t testing.TB) *untrustedImage {
+func newUntrustedImage(t testing.TB, architecture platform.Architecture) *untrustedImage {
 	t.Helper()
 	cfg := allDevices()
-	w := bootWorker(t, cfg, "work=1")
+	w := bootWorkerOf(t, architecture, cfg, "work=1")
 	w.advance(2e6)
-	s := &untrustedImage{TB: t, configuration: allDevices}
+	s := &untrustedImage{TB: t, program: w.program, configuration: allDevices}
 	var err error
 	if s.state, err = w.StateParts(); err != nil {
 		t.Fatal(err)
@@ -109,7 +111,7 @@ func (s *untrustedImage) live(what string, slices int) (o outcome) {
 	s.Helper()
 	watchdog := time.AfterFunc(patience, func() { panic(what + ": a slice does not end") })
 	defer watchdog.Stop()
-	m, err := testProgram(s).Restore(s.Context(), s.configuration(), s.MemoryImage)
+	m, err := s.program.Restore(s.Context(), s.configuration(), s.MemoryImage)
 	if err != nil {
 		return outcome{refused: err}
 	}
@@ -145,25 +147,31 @@ func (s *untrustedImage) live(what string, slices int) (o outcome) {
 // A machine that was made from an untrusted image continues as the image's machine does, and so do those made from its captures.
 func TestUntrustedMachineEqualsItsOriginal(t *testing.T) {
 	t.Parallel()
-	original := workAt(t, 60e6)
+	for _, architecture := range platform.Supported() {
+		t.Run(string(architecture), func(t *testing.T) { untrustedEqualsItsOriginal(t, architecture) })
+	}
+}
+
+func untrustedEqualsItsOriginal(t *testing.T, architecture platform.Architecture) {
+	original := workOfAt(t, architecture, 60e6)
 	image := original.capture()
 	again, err := machine.NewImage(image.Size(), image.Extents())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	taken := restoreWorker(t, lockstep, again)
+	taken := original.restore(lockstep, again)
 	copied := newWorker(t)
 	cfg := lockstep
 	cfg.Console = copied.console
-	copied.attach(testProgram(t).CopyImages().Restore(t.Context(), cfg, again))
-	for millions := range lockstepMillions(t) {
+	copied.attach(original.program.CopyImages().Restore(t.Context(), cfg, again))
+	for millions := range lockstepMillions(t, architecture) {
 		want := original.hash()
 		if taken.hash() != want || copied.hash() != want {
 			t.Fatalf("they differ after %d million instructions", millions)
 		}
 		if millions%5 == 4 {
-			taken = restoreWorker(t, lockstep, taken.capture())
+			taken = taken.restore(lockstep, taken.capture())
 		}
 		for _, w := range []*worker{original, taken, copied} {
 			w.advance(1e6)
@@ -176,8 +184,17 @@ func TestUntrustedMachineEqualsItsOriginal(t *testing.T) {
 // Of a part that is long, as a queue's entries are, each run has other words: all of them are some four minutes of one processor.
 func TestUntrustedStateIsChecked(t *testing.T) {
 	t.Parallel()
+	checkUntrustedState(t, platform.RISCV64, func(string) bool { return true }, 500, "registers", "virtio devices")
+}
+
+// Of the other machine, the parts that are its own.
+func TestUntrustedArm64StateIsChecked(t *testing.T) {
+	checkUntrustedState(t, platform.ARM64, func(part string) bool { return part == "registers" || part == "interrupt controller" }, 300, "registers")
+}
+
+func checkUntrustedState(t *testing.T, architecture platform.Architecture, of func(part string) bool, least int, reached ...string) {
 	const each, every = 200, 16
-	s := newUntrustedImage(t)
+	s := newUntrustedImage(t, architecture)
 	random := rand.New(rand.NewPCG(5, 6))
 	patterns := []func() uint64{
 		func() uint64 { return 0 }, func() uint64 { return ^uint64(0) }, func() uint64 { return random.Uint64() },
@@ -188,6 +205,9 @@ func TestUntrustedStateIsChecked(t *testing.T) {
 	start := rand.Int64N(every)
 	t.Logf("from word %d on", start)
 	for _, p := range s.state {
+		if !of(p.Name) {
+			continue
+		}
 		for n := int64(0); n*8 < p.Size; n++ {
 			if n >= each && n%every != start {
 				continue
@@ -216,15 +236,23 @@ func TestUntrustedStateIsChecked(t *testing.T) {
 		}
 	}
 	t.Logf("%d cases, refused %v, %d broke", cases, refused, broke)
-	if cases < 500 || refused["registers"] == 0 || refused["virtio devices"] == 0 {
-		t.Error("the checks were not reached")
+	for _, part := range reached {
+		if cases < least || refused[part] == 0 {
+			t.Errorf("the checks of %s were not reached", part)
+		}
 	}
 }
 
 // Nothing else in such an image is looked at: not decoded code, translation caches, tables of functions, or where things are.
 func TestUntrustedMemoryIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	s := newUntrustedImage(t)
+	for _, architecture := range platform.Supported() {
+		t.Run(string(architecture), func(t *testing.T) { untrustedMemoryIsNotBelieved(t, architecture) })
+	}
+}
+
+func untrustedMemoryIsNotBelieved(t *testing.T, architecture platform.Architecture) {
+	s := newUntrustedImage(t, architecture)
 	s.sums = true
 	want := s.live("as it was", 20)
 	if want.refused != nil || want.broke != nil {
@@ -276,7 +304,7 @@ func (s *untrustedImage) fillOther(fill func([]byte)) (undo func()) {
 // The configuration in an image is compared with the machine's, and nothing more.
 func TestUntrustedConfiguration(t *testing.T) {
 	t.Parallel()
-	s := newUntrustedImage(t)
+	s := newUntrustedImage(t, platform.RISCV64)
 	for at := s.config.At; at < s.config.At+s.config.Size; at += 4 {
 		for _, word := range []uint32{0, 1, 0x7fff_ffff, ^uint32(0)} {
 			what := fmt.Sprintf("configuration at %d: %#x", at-s.config.At, word)
@@ -299,8 +327,12 @@ func TestUntrustedConfiguration(t *testing.T) {
 }
 
 // FuzzStrangersState changes the state of a machine and one word of its RAM. The first input is the state as it was.
-func FuzzStrangersState(f *testing.F) {
-	s := newUntrustedImage(f)
+func FuzzStrangersState(f *testing.F) { fuzzStrangersState(f, platform.RISCV64) }
+
+func FuzzStrangersArm64State(f *testing.F) { fuzzStrangersState(f, platform.ARM64) }
+
+func fuzzStrangersState(f *testing.F, architecture platform.Architecture) {
+	s := newUntrustedImage(f, architecture)
 	var state []byte
 	for _, p := range s.state {
 		b := make([]byte, p.Size)

@@ -466,7 +466,7 @@ var interruptTests = []interruptTest{
 		cinc x9, x9, hs
 	3:	cmp x13, x11
 		b.lo 1b
-		note x9`},
+		note x9 // =0`},
 	{"a timer ends a wait, taken or not", `
 		put SGI+0x100, 0x48000000
 		set cntv_tval_el0, 1000

@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 )
 
 // memoryInitramfs has testdata/memory as its only program.
-var memoryInitramfs = sync.OnceValues(func() ([]byte, error) { return initramfsOf("memory") })
+var memoryInitramfs = sync.OnceValues(func() ([]byte, error) { return initramfsOf(platform.RISCV64, "memory") })
 
 // bootMemory boots testdata/memory and runs it until it waits for questions.
 func bootMemory(t testing.TB, cfg machine.Config) *worker {

@@ -22,10 +22,12 @@ import (
 )
 
 // workerInitramfs has testdata/worker as its only file.
-var workerInitramfs = sync.OnceValues(func() ([]byte, error) { return initramfsOf("worker") })
+var workerInitramfs = sync.OnceValues(func() ([]byte, error) { return initramfsOf(platform.RISCV64, "worker") })
+
+var arm64WorkerInitramfs = sync.OnceValues(func() ([]byte, error) { return initramfsOf(platform.ARM64, "worker") })
 
 // initramfsOf builds the program testdata/NAME for the guest and packs it as /init.
-func initramfsOf(name string) ([]byte, error) {
+func initramfsOf(architecture platform.Architecture, name string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "agentvm-"+name+"-")
 	if err != nil {
 		return nil, err
@@ -33,7 +35,7 @@ func initramfsOf(name string) ([]byte, error) {
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "init")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./testdata/"+name)
-	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0", "GOFLAGS=")
+	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+string(architecture), "CGO_ENABLED=0", "GOFLAGS=")
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the guest's program %s: %w\n%s", name, err, out)
 	}
@@ -65,6 +67,7 @@ func addToArchive(archive *bytes.Buffer, name string, mode uint32, data []byte) 
 type worker struct {
 	testing.TB
 	*machine.Machine
+	program *machine.Program // that its machine is of
 	console *wasi.Stream
 	lines   chan string
 	closed  bool
@@ -128,11 +131,25 @@ func bootWorker(t testing.TB, cfg machine.Config, parameters string) *worker {
 // bootGuest boots a program of testdata and runs it until it says that it is ready.
 func bootGuest(t testing.TB, cfg machine.Config, initramfs func() ([]byte, error), parameters string) *worker {
 	t.Helper()
-	program := testProgram(t)
+	return bootProgram(t, testProgram(t), platform.RISCV64, cfg, initramfs, parameters)
+}
+
+// bootWorkerOf is bootWorker for any machine.
+func bootWorkerOf(t testing.TB, architecture platform.Architecture, cfg machine.Config, parameters string) *worker {
+	t.Helper()
+	if architecture == platform.ARM64 {
+		return bootProgram(t, arm64Program(t), architecture, cfg, arm64WorkerInitramfs, " "+parameters)
+	}
+	return bootWorker(t, cfg, parameters)
+}
+
+func bootProgram(t testing.TB, program *machine.Program, architecture platform.Architecture, cfg machine.Config, initramfs func() ([]byte, error), parameters string) *worker {
+	t.Helper()
 	w := newWorker(t)
+	w.program = program
 	cfg.Console = w.console
 	w.attach(program.NewMachine(t.Context(), cfg))
-	image, err := kernel.Image(platform.RISCV64)
+	image, err := kernel.Image(architecture)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,9 +168,16 @@ func bootGuest(t testing.TB, cfg machine.Config, initramfs func() ([]byte, error
 // restoreWorker makes another worker of an image.
 func restoreWorker(t testing.TB, cfg machine.Config, i *machine.MemoryImage) *worker {
 	t.Helper()
-	w := newWorker(t)
-	cfg.Console = w.console
-	return w.attach(testProgram(t).Restore(t.Context(), cfg, i))
+	return (&worker{TB: t, program: testProgram(t)}).restore(cfg, i)
+}
+
+// restore makes another worker of an image of this one's machine.
+func (w *worker) restore(cfg machine.Config, i *machine.MemoryImage) *worker {
+	w.Helper()
+	c := newWorker(w.TB)
+	c.program = w.program
+	cfg.Console = c.console
+	return c.attach(w.program.Restore(w.Context(), cfg, i))
 }
 
 // until runs the guest until its console has a line with the prefix, which it returns.

@@ -20,7 +20,7 @@ func TestTranslatedProcesses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	initramfs, err := initramfsOf("processes")
+	initramfs, err := initramfsOf(platform.RISCV64, "processes")
 	if err != nil {
 		t.Fatal(err)
 	}

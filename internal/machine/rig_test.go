@@ -41,6 +41,9 @@ var arm64MachineProgram = sync.OnceValues(func() (*machine.Program, error) {
 // arm64Program is testProgram of the other machine.
 func arm64Program(t testing.TB) *machine.Program {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("runs a machine")
+	}
 	p, err := arm64MachineProgram()
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,7 @@
 // translation caches, indices, pointers to functions. A forged one could keep a slice from ever ending. So an untrusted image is not
 // put into memory. `init` makes a new machine, Go maps the image's RAM into it, which concerns only the guest, and of the rest only
 // what follows is copied, value by value.
-#include "processor.h"
+#include "hart.h"
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
@@ -48,5 +48,6 @@ EXPORT(adopt) uint32_t adopt(void) {
     for (unsigned i = 0; i < PARTS; i++)
         if (parts[i].adopt != NULL && !parts[i].adopt((const void *)(uintptr_t)adoption.part[i].copy)) return i + 1;
     timer_update();
+    hart.slow_left = SLOW_SLICE; // none of this was the guest's
     return 0;
 }
