@@ -15,6 +15,7 @@ import (
 
 	"agentvm/images"
 	"agentvm/images/imagestest"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/test/leaktest"
 )
 
@@ -94,6 +95,12 @@ func (s *Store) Image(tb testing.TB) string {
 // Fill puts Alpine into the store in dir, or, without its release files, the built-in root.
 func Fill(tb testing.TB, dir string) *images.Image {
 	tb.Helper()
+	return FillFor(tb, dir, platform.Default)
+}
+
+// FillFor is Fill with the image for an architecture.
+func FillFor(tb testing.TB, dir string, architecture platform.Architecture) *images.Image {
+	tb.Helper()
 	config, ref := images.Config{Dir: dir}, imagestest.Alpine
 	mirror, ok := imagestest.Mirror(tb)
 	if config.AlpineMirror = mirror; !ok {
@@ -104,7 +111,7 @@ func Fill(tb testing.TB, dir string) *images.Image {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	image, err := store.Resolve(context.Background(), ref)
+	image, err := store.For(architecture).Resolve(context.Background(), ref)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func bootEmulated(t testing.TB, p *machine.Program) *emulated {
 	if e.Machine, err = p.NewMachine(t.Context(), e.config); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.LoadLinux(machine.Linux{Kernel: linux, Initramfs: firstRoot(t), CommandLine: "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0"}); err != nil {
+	if err := e.LoadLinux(machine.Linux{Kernel: linux, Initramfs: firstRoot(t, platform.RISCV64), CommandLine: "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0"}); err != nil {
 		t.Fatal(err)
 	}
 	e.Cleanup(e.close)

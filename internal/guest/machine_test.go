@@ -33,6 +33,14 @@ import (
 	"agentvm/internal/test/qemutest"
 )
 
+// forEach runs a test for each architecture.
+func forEach(t *testing.T, test func(t *testing.T, architecture platform.Architecture)) {
+	t.Helper()
+	for _, architecture := range platform.Supported() {
+		t.Run(string(architecture), func(t *testing.T) { test(t, architecture) })
+	}
+}
+
 // qemuMachine is QEMU with our kernel, our supervisor and a root disk.
 type qemuMachine struct {
 	dir     string
@@ -45,38 +53,38 @@ type qemuMachine struct {
 const machineMemory = 256
 
 // bootMachine starts a machine; it is off when the test ends. Without a root there is no disk.
-func bootMachine(t *testing.T, root string, arguments ...string) *qemuMachine {
+func bootMachine(t *testing.T, architecture platform.Architecture, root string, arguments ...string) *qemuMachine {
 	t.Helper()
+	command := qemutest.Machine(t, architecture)
 	m := &qemuMachine{dir: t.TempDir(), ended: make(chan struct{})}
 	listener, err := net.Listen("unix", m.path("control"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	image, err := kernel.Image(platform.RISCV64)
+	image, err := kernel.Image(architecture)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.write(t, "kernel", image)
-	m.write(t, "initramfs", firstRoot(t))
-	args := []string{
-		"-M", "virt", "-m", fmt.Sprint(machineMemory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
+	m.write(t, "initramfs", firstRoot(t, architecture))
+	command = append(command, "-m", fmt.Sprint(machineMemory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", m.path("kernel"), "-initrd", m.path("initramfs"),
 		"-append", "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0", "-device", "virtio-rng-device", "-device", "virtio-serial-device",
 		"-chardev", "stdio,id=console", "-device", "virtconsole,chardev=console",
-		"-chardev", "socket,id=control,path=" + m.path("control"),
+		"-chardev", "socket,id=control,path="+m.path("control"),
 		"-device", "virtserialport,chardev=control,name=agentvm.control",
-	}
+	)
 	if root != "" {
-		args = append(args, "-drive", "if=none,id=root,format=raw,readonly=on,file="+root, "-device", "virtio-blk-device,drive=root")
+		command = append(command, "-drive", "if=none,id=root,format=raw,readonly=on,file="+root, "-device", "virtio-blk-device,drive=root")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // TestMachine takes one, and several on a busy host
-	command := exec.CommandContext(ctx, "qemu-system-riscv64", append(args, arguments...)...)
-	command.Stdout, command.Stderr, command.WaitDelay = &m.console, &m.console, time.Second
-	if err := command.Start(); err != nil {
+	qemu := exec.CommandContext(ctx, command[0], append(command[1:], arguments...)...)
+	qemu.Stdout, qemu.Stderr, qemu.WaitDelay = &m.console, &m.console, time.Second
+	if err := qemu.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = command.Wait(); close(m.ended); _ = listener.Close() }()
+	go func() { _ = qemu.Wait(); close(m.ended); _ = listener.Close() }()
 	t.Cleanup(func() {
 		cancel()
 		<-m.ended
@@ -112,9 +120,9 @@ func (m *qemuMachine) off(t *testing.T) string {
 	return m.console.String()
 }
 
-func firstRoot(t testing.TB) []byte {
+func firstRoot(t testing.TB, architecture platform.Architecture) []byte {
 	t.Helper()
-	program, err := supervisor.Binary(platform.RISCV64)
+	program, err := supervisor.Binary(architecture)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,17 +149,18 @@ func qemuNetwork() *guestrpc.NetworkParams {
 }
 
 // TestMachine runs everything that needs a real kernel below PID 1.
-func TestMachine(t *testing.T) {
-	qemutest.Need(t)
+func TestMachine(t *testing.T) { forEach(t, testMachine) }
+
+func testMachine(t *testing.T, architecture platform.Architecture) {
 	store := t.TempDir()
-	image := storetest.Fill(t, store)
+	image := storetest.FillFor(t, store, architecture)
 	alpine := image.Name != images.BuiltinName
 	share, readOnly, copied := t.TempDir(), t.TempDir(), t.TempDir()
 	if err := os.WriteFile(share+"/greeting", []byte("hello from the host\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	bulk := t.TempDir() + "/bulk"
-	m := bootMachine(t, storetest.RawDisk(t, store, image), append(append(bulkArguments(bulk), qemutest.Shares(t, machineMemory, share, readOnly, copied)...),
+	m := bootMachine(t, architecture, storetest.RawDisk(t, store, image), append(append(bulkArguments(bulk), qemutest.Shares(t, machineMemory, share, readOnly, copied)...),
 		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")...)
 	c := dial(t, m)
 	t.Cleanup(func() { _ = c.Close() }) // of whichever is the last one
@@ -416,11 +425,12 @@ func stopReading(t *testing.T, m *qemuMachine, old *guestrpc.Client) {
 }
 
 func TestMachineWithoutRoot(t *testing.T) {
-	qemutest.Need(t)
-	console := bootMachine(t, "").off(t)
-	if want := "agentvm-guest: fatal: root image: stat /dev/vda: no such file or directory"; !strings.Contains(console, want) {
-		t.Errorf("console:\n%s\nwant %q", console, want)
-	}
+	forEach(t, func(t *testing.T, architecture platform.Architecture) {
+		console := bootMachine(t, architecture, "").off(t)
+		if want := "agentvm-guest: fatal: root image: stat /dev/vda: no such file or directory"; !strings.Contains(console, want) {
+			t.Errorf("console:\n%s\nwant %q", console, want)
+		}
+	})
 }
 
 func TestMachineWithBadRoot(t *testing.T) {
@@ -429,7 +439,7 @@ func TestMachineWithBadRoot(t *testing.T) {
 	if err := os.WriteFile(disk, make([]byte, 1<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	console := bootMachine(t, disk).off(t)
+	console := bootMachine(t, platform.RISCV64, disk).off(t)
 	want := "agentvm-guest: fatal: root image: mount /dev/vda as EROFS: " + syscall.EINVAL.Error()
 	if !strings.Contains(console, want) {
 		t.Errorf("console:\n%s\nwant %q", console, want)

@@ -17,6 +17,7 @@ import (
 
 	"agentvm/images/storetest"
 	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/test/qemutest"
 )
 
@@ -50,12 +51,13 @@ func expect(t *testing.T, c *guestrpc.Client, name, text, want string) {
 func entropy() []byte { return bytes.Repeat([]byte{7}, minEntropy) }
 
 // TestMachineContinues tells a machine by Start that it was restored, which it cannot find out otherwise.
-func TestMachineContinues(t *testing.T) {
-	qemutest.Need(t)
+func TestMachineContinues(t *testing.T) { forEach(t, machineContinues) }
+
+func machineContinues(t *testing.T, architecture platform.Architecture) {
 	dir := t.TempDir()
-	root := storetest.RawDisk(t, dir, storetest.Fill(t, dir))
+	root := storetest.RawDisk(t, dir, storetest.FillFor(t, dir, architecture))
 	share := t.TempDir()
-	m := bootMachine(t, root, append(qemutest.Shares(t, machineMemory, share),
+	m := bootMachine(t, architecture, root, append(qemutest.Shares(t, machineMemory, share),
 		"-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net,mac=52:54:00:00:00:01")...)
 	c := dial(t, m)
 	network := qemuNetwork()
@@ -201,7 +203,7 @@ func TestDiskIsLeftClean(t *testing.T) {
 	}
 	dir := t.TempDir()
 	root := storetest.RawDisk(t, dir, storetest.Fill(t, dir))
-	m := bootMachine(t, root, "-drive", "if=none,id=upper,format=raw,file="+disk, "-device", "virtio-blk-device,drive=upper")
+	m := bootMachine(t, platform.RISCV64, root, "-drive", "if=none,id=upper,format=raw,file="+disk, "-device", "virtio-blk-device,drive=upper")
 	c := dial(t, m)
 	defer func() { _ = c.Close() }()
 	if info, err := c.Start(t.Context(), guestrpc.StartParams{}); err != nil || info.DiskWarning != "" {

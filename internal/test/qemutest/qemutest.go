@@ -8,20 +8,39 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"agentvm/internal/host/platform"
 )
 
-// Need skips a test where QEMU is missing, or in short mode, but never in CI.
+// machines are QEMU's own that are like ours, with the Debian package of the program.
+var machines = map[platform.Architecture]struct {
+	program, debian string
+	arguments       []string
+}{
+	platform.RISCV64: {"qemu-system-riscv64", "qemu-system-misc", []string{"-M", "virt"}},
+	platform.ARM64:   {"qemu-system-aarch64", "qemu-system-arm", []string{"-M", "virt,gic-version=3", "-cpu", "max,pauth=off"}},
+}
+
+// Need skips a test where QEMU for riscv64 is missing, or in short mode, but never in CI.
 func Need(t testing.TB) {
+	t.Helper()
+	Machine(t, platform.RISCV64)
+}
+
+// Machine is the command that starts QEMU with a machine of an architecture. It skips a test as Need does.
+func Machine(t testing.TB, architecture platform.Architecture) []string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("boots a machine")
 	}
-	if _, err := exec.LookPath("qemu-system-riscv64"); err != nil {
+	m := machines[architecture]
+	if _, err := exec.LookPath(m.program); err != nil {
 		if os.Getenv("CI") == "true" {
-			t.Fatal("qemu-system-riscv64 is missing; on Debian: apt install qemu-system-misc")
+			t.Fatalf("%s is missing; on Debian: apt install %s", m.program, m.debian)
 		}
-		t.Skip("needs qemu-system-riscv64 (Debian: qemu-system-misc)")
+		t.Skipf("needs %s (Debian: %s)", m.program, m.debian)
 	}
+	return append([]string{m.program}, m.arguments...)
 }
 
 // virtiofsd is where QEMU 7.2 has its server of shared directories (Debian: qemu-system-common), which needs root.

@@ -1,4 +1,4 @@
-//go:build linux && riscv64
+//go:build linux && (riscv64 || arm64)
 
 // Probe is the only program of boot_test.go's initramfs: as PID 1 it tries what the kernel promises, prints a line for
 // each promise and ends the machine in the way the command line asks for (probe=poweroff, reboot, panic or cost).
@@ -87,5 +87,6 @@ func mount(kind, at, options string) error {
 	return nil
 }
 
-// instructions is what the processor has executed since reset.
+// instructions is what the processor has executed since reset. On arm64 it is the counter of time, of which one tick is 16 instructions with
+// QEMU's -icount shift=0.
 func instructions() uint64
