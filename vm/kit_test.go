@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/images"
 	"agentvm/images/storetest"
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -78,6 +80,14 @@ func ownVM(t testing.TB, change func(*vm.Config)) *vm.VM {
 	}
 	t.Cleanup(func() { v.Close() })
 	return v
+}
+
+// forEachPlatform runs a test for each platform, with what its VMs have instead of config's. Of arm64 it is the built-in root.
+func forEachPlatform(t *testing.T, test func(t *testing.T, change func(*vm.Config))) {
+	t.Run("riscv64", func(t *testing.T) { test(t, func(*vm.Config) {}) })
+	t.Run("arm64", func(t *testing.T) {
+		test(t, func(c *vm.Config) { c.Image, c.Platform = images.BuiltinName, platform.ARM64.Platform() })
+	})
 }
 
 // must is for answers about the network that fail only when their VM is a daemon's.

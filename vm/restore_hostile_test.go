@@ -65,8 +65,10 @@ func forge(t *testing.T, path string, patches []patch) string {
 
 // A snapshot whose hashes are right, but which was made to keep the machine busy for ever, gives an error or a VM that can be
 // stopped. Package machine's tests change everything that is in it; these are some cases through the whole program.
-func TestForgedSnapshots(t *testing.T) {
-	v := ownVM(t, nil)
+func TestForgedSnapshots(t *testing.T) { forEachPlatform(t, forgedSnapshots) }
+
+func forgedSnapshots(t *testing.T, ofPlatform func(*vm.Config)) {
+	v := ownVM(t, ofPlatform)
 	path := save(t, v, vm.SnapshotOptions{})
 	v.Close()
 	f, err := snapshot.Open(path)

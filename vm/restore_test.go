@@ -46,8 +46,10 @@ func restore(t *testing.T, path string, change func(*vm.Config), o vm.RestoreOpt
 	return v
 }
 
-func TestRestore(t *testing.T) {
-	v := ownVM(t, func(c *vm.Config) { c.Hostname, c.Env = "saved", []string{"A=before"} })
+func TestRestore(t *testing.T) { forEachPlatform(t, testRestore) }
+
+func testRestore(t *testing.T, ofPlatform func(*vm.Config)) {
+	v := ownVM(t, func(c *vm.Config) { ofPlatform(c); c.Hostname, c.Env = "saved", []string{"A=before"} })
 	wantOutput(t, v, "seq 1 100000 >/root/file; sha256sum </root/file >/root/sum", "")
 	path := save(t, v, vm.SnapshotOptions{Comment: "a comment"})
 	wantOutput(t, v, "echo changed >/root/file", "")
