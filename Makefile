@@ -1,7 +1,7 @@
 # `make` lists the targets. Nothing needs make: the commands below are what CI and people type.
 
 .DEFAULT_GOAL := help
-.PHONY: help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos upgrade-test bench debian-image debian-native fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci nightly clean
+.PHONY: arm64-programs help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos upgrade-test bench debian-image debian-native fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci nightly clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
@@ -69,6 +69,14 @@ debian-native: ## the same programs for this host's processor, at DEBIAN_NATIVE,
 
 debian-image: ## the archive for go run ./integration/bench -run programs -programs FILE, at DEBIAN_IMAGE (needs apt and deb.debian.org)
 	dir=$$(mktemp -d) && integration/bench/debian.sh --programs $(DEBIAN_IMAGE) "$$dir/root"; code=$$?; rm -rf "$$dir"; exit $$code
+
+ARM64_IMAGE ?= $(HOME)/.cache/agentvm-bench/arm64.tar
+
+$(ARM64_IMAGE):
+	integration/bench/arm64.sh $@
+
+arm64-programs: $(ARM64_IMAGE) ## what people run on linux/arm64, tried here and on QEMU: docs/measurements/arm64.md (needs apt, deb.debian.org, npm, qemu-system-aarch64; an hour or more)
+	go run ./integration/bench -run '^arm64$$' -arm64 $(ARM64_IMAGE) -update
 
 fuzz: ## every fuzz target for FUZZTIME each
 	FUZZTIME=$${FUZZTIME:-1m} .ci/run fuzz

@@ -2,14 +2,19 @@
 # Puts programs of a port of Debian, with the libraries that they need, into a directory: for integration/bench -debian, or, of FILE, a tar
 # archive of all programs that integration/bench -programs runs, an image of agentvm. With amd64 it makes their peer of the host's own processor.
 #
-#   integration/bench/debian.sh [--arch ARCH] [--programs FILE] DIR [SUITE]     ARCH: default riscv64; SUITE: of Debian, default sid
+#   integration/bench/debian.sh [--arch ARCH] [--more PACKAGES] [--programs FILE] DIR [SUITE]     ARCH: default riscv64; SUITE: of Debian, default sid
 #
 # Needs apt and dpkg-deb of any architecture, and not root. Packages are unpacked, and their scripts are not run.
 set -eu
 archive=
 arch=riscv64
+more=
 if [ "$1" = --arch ]; then
 	arch=$2
+	shift 2
+fi
+if [ "$1" = --more ]; then
+	more=$2
 	shift 2
 fi
 if [ "$1" = --programs ]; then
@@ -34,7 +39,8 @@ cd "$work"
 if [ -z "$archive" ]; then
 	own download git libc6 libpcre2-8-0 zlib1g grep coreutils findutils dash libselinux1 libacl1 libattr1 libgmp10 libssl3t64 libzstd1 libcap2 libgcc-s1
 else
-	own install --yes --download-only bash coreutils dash findutils gcc git grep gzip libc6-dev lua5.4 nodejs perl python3 ruby sed sqlite3 tar
+	# shellcheck disable=SC2086 # packages are words
+	own install --yes --download-only bash coreutils dash findutils gcc git grep gzip libc6-dev lua5.4 nodejs perl python3 ruby sed sqlite3 tar $more
 	mv cache/archives/*.deb .
 fi
 for package in *.deb; do

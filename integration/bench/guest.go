@@ -42,7 +42,7 @@ func startOwn(ctx context.Context, config vm.Config) (*ownGuest, error) {
 }
 
 func (k *kit) config() vm.Config {
-	return vm.Config{StoreDir: k.store, Image: k.image.Name, Memory: uint64(k.memory) << 20}
+	return vm.Config{StoreDir: k.store, Image: k.image.Name, Memory: uint64(k.memory) << 20, Platform: k.architecture.Platform()}
 }
 
 func (g *ownGuest) sh(ctx context.Context, line string) (string, error) {

@@ -29,7 +29,8 @@ type kit struct {
 	image *images.Image
 	root  string // of the repository
 	// memory is that of guests, in MiB.
-	memory int
+	memory       int
+	architecture platform.Architecture // of guests
 }
 
 // missingTool says that this host cannot run one side of a comparison.
@@ -51,7 +52,7 @@ func newKit(ctx context.Context) (*kit, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &kit{dir: dir, store: filepath.Join(dir, "store"), memory: memory}
+	k := &kit{dir: dir, store: filepath.Join(dir, "store"), memory: memory, architecture: platform.RISCV64}
 	if err = k.findRepository(); err == nil {
 		err = errors.Join(k.pull(ctx), k.writeBootFiles())
 	}
@@ -113,11 +114,11 @@ func (k *kit) imageFolder() string {
 
 // writeBootFiles writes the kernel, the initramfs and the root disk for QEMU.
 func (k *kit) writeBootFiles() error {
-	image, err := kernel.Image(platform.RISCV64)
+	image, err := kernel.Image(k.architecture)
 	if err != nil {
 		return err
 	}
-	program, err := supervisor.Binary(platform.RISCV64)
+	program, err := supervisor.Binary(k.architecture)
 	if err != nil {
 		return err
 	}

@@ -32,8 +32,9 @@ func main() {
 	flag.StringVar(&o.image, "image", "", "for the part image: the archive that integration/bench/image.sh has made")
 	flag.StringVar(&o.programs, "programs", "", "for the part programs: the archive that make debian-image has made")
 	flag.StringVar(&o.native, "native", "", "for the part programs: an archive of the same programs for this host's processor, which make debian-native has made")
+	flag.StringVar(&o.arm64, "arm64", "", "for the part arm64: the archive that integration/bench/arm64.sh has made")
 	flag.StringVar(&o.old, "old", "", "for the part against: an earlier agentvm to compare with")
-	load := flag.String("workload", "", "of the parts cold, translation, programs, workloads and mounts, measure only the workloads whose names match this regular expression")
+	load := flag.String("workload", "", "of the parts cold, translation, programs, arm64, workloads and mounts, measure only the workloads whose names match this regular expression")
 	flag.Parse()
 	if err := o.choose(*only, *load); err != nil || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "bench:", errors.Join(err, flag.CommandLine.Parse([]string{"-h"})))
@@ -59,6 +60,7 @@ type options struct {
 	image         string         // for measureImage
 	programs      string         // for measurePrograms
 	native        string         // for measurePrograms; empty: programs are not compared with the host's
+	arm64         string         // for tryArm64
 	old           string         // for measureAgainst
 }
 
@@ -90,6 +92,7 @@ var parts = []struct {
 	{"cold", measureTranslatedCold},
 	{"translation", measureTranslation},
 	{"programs", measurePrograms},
+	{"arm64", tryArm64},
 	{"workloads", measureWorkloads},
 	{"coldstart", measureColdStart},
 	{"boot", measureBoot},

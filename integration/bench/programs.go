@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"agentvm/images"
+	"agentvm/internal/host/platform"
 )
 
 // debianProgram is a workload of Debian's programs. bar is for the ratio to QEMU's processor time when the translating guest has run it before, first
@@ -64,7 +65,7 @@ func measurePrograms(ctx context.Context, b *bench) error {
 	if b.programs == "" {
 		return &missingTool{"-programs FILE", "make debian-image makes it"}
 	}
-	k, err := b.kit.forArchive(ctx, b.programs, programMemory)
+	k, err := b.kit.forArchive(ctx, platform.RISCV64, b.programs, programMemory)
 	if err != nil {
 		return err
 	}
@@ -183,8 +184,8 @@ func (b *bench) compareNative(ctx context.Context, native *nativeHost, ours samp
 }
 
 // forArchive is a kit with the image of an archive.
-func (k *kit) forArchive(ctx context.Context, archive string, memory int) (*kit, error) {
-	own := &kit{dir: k.path("archive"), root: k.root, memory: memory}
+func (k *kit) forArchive(ctx context.Context, architecture platform.Architecture, archive string, memory int) (*kit, error) {
+	own := &kit{dir: k.path("archive"), root: k.root, memory: memory, architecture: architecture}
 	own.store = own.path("store")
 	if err := os.MkdirAll(own.store, 0o700); err != nil {
 		return nil, err
@@ -198,7 +199,7 @@ func (k *kit) forArchive(ctx context.Context, archive string, memory int) (*kit,
 		return nil, err
 	}
 	defer f.Close()
-	if own.image, err = store.Import(ctx, "archive", f); err != nil {
+	if own.image, err = store.For(architecture).Import(ctx, "archive", f); err != nil {
 		return nil, err
 	}
 	return own, own.writeBootFiles()

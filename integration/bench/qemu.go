@@ -17,11 +17,15 @@ import (
 	"time"
 
 	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/host/platform"
 )
 
 const (
 	qemuName    = "qemu-system-riscv64"
 	qemuPackage = "qemu-system-misc"
+
+	qemuArm64Name    = "qemu-system-aarch64"
+	qemuArm64Package = "qemu-system-arm"
 )
 
 func qemuVersion() string {
@@ -51,7 +55,11 @@ func qemuNetwork() *guestrpc.NetworkParams {
 // startQEMU returns when the guest can run commands. With a network it is that of QEMU's own stack, libslirp. flags are
 // further ones for QEMU, such as -incoming for a guest that has booted before.
 func (k *kit) startQEMU(ctx context.Context, network *guestrpc.NetworkParams, flags ...string) (*qemuGuest, error) {
-	if err := needTool(qemuName, qemuPackage); err != nil {
+	name, debian := qemuName, qemuPackage
+	if k.architecture == platform.ARM64 {
+		name, debian = qemuArm64Name, qemuArm64Package
+	}
+	if err := needTool(name, debian); err != nil {
 		return nil, err
 	}
 	socket := k.path("control")
@@ -69,7 +77,7 @@ func (k *kit) startQEMU(ctx context.Context, network *guestrpc.NetworkParams, fl
 	if network != nil {
 		arguments = append(arguments, "-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net")
 	}
-	g.command = exec.CommandContext(run, qemuName, append(arguments, flags...)...)
+	g.command = exec.CommandContext(run, name, append(arguments, flags...)...)
 	g.command.Stdout, g.command.Stderr = &g.console, &g.console
 	if err := g.command.Start(); err != nil {
 		stop()
@@ -87,14 +95,18 @@ func (k *kit) startQEMU(ctx context.Context, network *guestrpc.NetworkParams, fl
 }
 
 func (k *kit) qemuArguments(socket string) []string {
-	return []string{
-		"-M", "virt", "-smp", "1", "-m", fmt.Sprint(k.memory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
+	machine := []string{"-M", "virt"}
+	if k.architecture == platform.ARM64 {
+		machine = []string{"-M", "virt,gic-version=3", "-cpu", "cortex-a72"}
+	}
+	return append(machine,
+		"-smp", "1", "-m", fmt.Sprint(k.memory), "-nodefaults", "-display", "none", "-monitor", "none", "-no-reboot",
 		"-global", "virtio-mmio.force-legacy=false", "-kernel", k.path("kernel"), "-initrd", k.path("initramfs"),
 		"-append", "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 bdev_allow_write_mounted=1", "-device", "virtio-rng-device",
 		"-device", "virtio-serial-device", "-chardev", "stdio,id=console", "-device", "virtconsole,chardev=console",
-		"-chardev", "socket,id=control,path=" + socket, "-device", "virtserialport,chardev=control,name=agentvm.control",
-		"-drive", "if=none,id=root,format=raw,readonly=on,file=" + k.path("root"), "-device", "virtio-blk-device,drive=root",
-	}
+		"-chardev", "socket,id=control,path="+socket, "-device", "virtserialport,chardev=control,name=agentvm.control",
+		"-drive", "if=none,id=root,format=raw,readonly=on,file="+k.path("root"), "-device", "virtio-blk-device,drive=root",
+	)
 }
 
 func (g *qemuGuest) greet(ctx context.Context, listener *net.UnixListener, params guestrpc.StartParams) error {
