@@ -243,6 +243,42 @@ func checkUntrustedState(t *testing.T, architecture platform.Architecture, of fu
 	}
 }
 
+// What the flags of arm64 follow from is such as the processor makes it, which all that reads them relies on.
+func TestUntrustedArm64Flags(t *testing.T) {
+	const flagA, flagB, flags = 792, 800, 808 // in struct hart_state
+	s := newUntrustedImage(t, platform.ARM64)
+	registers := s.state[0].At
+	const a, b = 0x1234_5678_f000_0001, 0x8765_4321_7fff_ffff
+	for kind, want := range [][2]uint64{{a, b}, {0xffff_ffff_f000_0001, 0x7fff_ffff}, {a, 0}, {0xf000_0000, 0}} {
+		words := binary.LittleEndian.AppendUint64(nil, a)
+		words = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint64(words, b), uint32(kind))
+		undo := s.put(registers+flagA, words)
+		m, err := s.program.Restore(t.Context(), s.configuration(), s.MemoryImage)
+		undo()
+		if err != nil {
+			t.Fatal(err)
+		}
+		image, err := m.Capture()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, flags-flagA)
+		for _, e := range image.Extents() {
+			if at := registers + flagA - e.At; at >= 0 && at < e.Length {
+				if _, err := e.File.ReadAt(got, e.Offset+at); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if g := [2]uint64{binary.LittleEndian.Uint64(got), binary.LittleEndian.Uint64(got[flagB-flagA:])}; g != want {
+			t.Errorf("flags of kind %d follow from %#x, want %#x", kind, g, want)
+		}
+		if err := errors.Join(image.Close(), m.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Nothing else in such an image is looked at: not decoded code, translation caches, tables of functions, or where things are.
 func TestUntrustedMemoryIsNotBelieved(t *testing.T) {
 	t.Parallel()

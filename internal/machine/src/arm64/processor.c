@@ -16,6 +16,13 @@ void processor_reset(bool start_m) {
 
 struct memory_range registers_state(void) { return memory_range(&hart, offsetof(struct hart_state, user_entries)); }
 
+// flags_adopt has the flags' operands be such as the processor makes them, see enum flags.
+static void flags_adopt(void) {
+    if (hart.flags == FLAGS_SUB32) hart.flag_a = (uint64_t)(int32_t)hart.flag_a, hart.flag_b = (uint64_t)(int32_t)hart.flag_b;
+    if (hart.flags == FLAGS_PACKED) hart.flag_a &= PSTATE_NZCV;
+    if (hart.flags >= FLAGS_LOGIC) hart.flag_b = 0;
+}
+
 // registers_adopt: between two slices no exception is pending and no budget left.
 bool registers_adopt(const void *other) {
     const struct hart_state *from = other;
@@ -25,6 +32,7 @@ bool registers_adopt(const void *other) {
     hart.budget = 0;
     hart.cause = hart.recheck = hart.stop = hart.irq = 0;
     hart.wait = from->wait != 0;
+    flags_adopt();
     hart.pstate &= PSTATE_DAIF | PSTATE_PAN | PSTATE_IL;
     hart.fpcr &= FPCR_AHP | FPCR_DN | FPCR_FZ | 3u << 22;
     hart.fpsr &= FPSR_QC | 0x9f;
