@@ -40,6 +40,14 @@ var errCacheKey = fmt.Errorf("a cache of compiled code needs a key of %d bytes",
 // NewCodeCache makes wazero keep compiled code in dir, a folder of the store, with its files as they are here. key is that of
 // ProgramConfig.CacheKey. The caller closes the cache.
 func NewCodeCache(dir string, key []byte) (wazero.CompilationCache, error) {
+	files, err := newCodeFiles(dir, key)
+	if err != nil {
+		return nil, err
+	}
+	return withFiles(files)
+}
+
+func newCodeFiles(dir string, key []byte) (*codeFiles, error) {
 	if len(key) != private.KeySize {
 		return nil, errCacheKey
 	}
@@ -50,7 +58,7 @@ func NewCodeCache(dir string, key []byte) (wazero.CompilationCache, error) {
 	if err := private.MakeFolder(files.dir); err != nil {
 		return nil, err
 	}
-	return withFiles(files)
+	return files, nil
 }
 
 // withFiles is a cache of wazero's that keeps its files in ours. wazero 1.12 has an interface for that, but no way to pass one in: it is
@@ -72,6 +80,8 @@ func withFiles(files *codeFiles) (wazero.CompilationCache, error) {
 type codeFiles struct {
 	dir string
 	key []byte
+
+	hollow *hollow // nil: each module's file has its own name
 }
 
 func (c *codeFiles) path(name [sha256.Size]byte) string {
@@ -94,6 +104,13 @@ func keyedSum(key []byte, text string, parts ...[]byte) []byte {
 
 // Get returns a file's contents when they are what Add was given by a process with the same key.
 func (c *codeFiles) Get(name [sha256.Size]byte) (content io.ReadCloser, found bool, err error) {
+	if c.hollow != nil {
+		return c.hollow.get(c, name)
+	}
+	return c.get(name)
+}
+
+func (c *codeFiles) get(name [sha256.Size]byte) (content io.ReadCloser, found bool, err error) {
 	b, err := private.ReadFile(c.path(name), maxCodeFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -109,6 +126,9 @@ func (c *codeFiles) Add(name [sha256.Size]byte, content io.Reader) error {
 	b, err := io.ReadAll(content)
 	if err != nil {
 		return err
+	}
+	if c.hollow != nil {
+		name = c.hollow.name
 	}
 	if err := writeWhole(c.path(name), c.sum(name, b), b); err != nil {
 		return err

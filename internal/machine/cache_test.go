@@ -13,7 +13,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/tetratelabs/wazero"
+
 	"agentvm/internal/host/private"
+	"agentvm/internal/machine/wasmbin"
 )
 
 // testKey is the key of tests' caches.
@@ -88,6 +91,31 @@ func TestCodeCache(t *testing.T) {
 	compileWith(t, dir, testKey)
 	if diff := stampsOf(t, first); !slices.Equal(stamps, diff) {
 		t.Error("what was kept was compiled again")
+	}
+}
+
+// The machine's code is found without its functions.
+func TestHollowCode(t *testing.T) {
+	if runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
+		t.Skip("wazero has no compiler here")
+	}
+	dir := t.TempDir()
+	whole := compileWith(t, dir, testKey)
+	empty, err := wasmbin.Hollow(riscv64Module)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, _, err := runtimeConfig(ProgramConfig{CacheDir: dir, CacheKey: testKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine := wazero.NewRuntimeWithConfig(t.Context(), config)
+	defer engine.Close(t.Context())
+	if _, err := engine.CompileModule(t.Context(), empty); err != nil {
+		t.Fatal(err)
+	}
+	if got := codeNames(t, dir); len(got) != len(whole) {
+		t.Errorf("there are %d files of code, want %d: the functions were compiled", len(got), len(whole))
 	}
 }
 

@@ -76,7 +76,7 @@ func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
 	if err != nil {
 		return nil, err
 	}
-	runtimeConfig, err := runtimeConfig(cfg)
+	runtimeConfig, files, err := runtimeConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -93,27 +93,32 @@ func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
 	if module == nil {
 		module = processor.module
 	}
-	if p.compiled, err = p.runtime.CompileModule(ctx, module); err != nil {
+	if p.compiled, err = compile(ctx, p.runtime, module, files); err != nil {
 		p.Close(ctx)
 		return nil, fmt.Errorf("compile the machine: %w", err)
 	}
 	return p, nil
 }
 
-func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, error) {
+// runtimeConfig is how wazero is to run the machine, and its cache's files; nil: there is no cache.
+func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, *codeFiles, error) {
 	c := wazero.NewRuntimeConfig()
 	if cfg.Interpreter {
 		c = wazero.NewRuntimeConfigInterpreter()
 	}
 	c = c.WithCoreFeatures(api.CoreFeaturesV2).WithDebugInfoEnabled(false)
 	if cfg.CacheDir == "" {
-		return c, nil
+		return c, nil, nil
 	}
-	cache, err := NewCodeCache(cfg.CacheDir, cfg.CacheKey)
+	files, err := newCodeFiles(cfg.CacheDir, cfg.CacheKey)
 	if err != nil {
-		return nil, fmt.Errorf("open the cache of compiled code: %w", err)
+		return nil, nil, fmt.Errorf("open the cache of compiled code: %w", err)
 	}
-	return c.WithCompilationCache(cache), nil
+	cache, err := withFiles(files)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open the cache of compiled code: %w", err)
+	}
+	return c.WithCompilationCache(cache), files, nil
 }
 
 // Close frees the compiled code. No Machine of the program may be in use.

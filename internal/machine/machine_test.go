@@ -154,21 +154,35 @@ func TestRunOfBusyGuestIsCancelled(t *testing.T) {
 	}
 }
 
-// wazero's interpreter stands in where it has no compiler.
-func TestProgramOnWazeroInterpreter(t *testing.T) {
-	p, err := machine.NewProgram(t.Context(), machine.ProgramConfig{Interpreter: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close(context.Background())
-	m, err := p.NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	loadCode(t, m, luiX5Power, luiX6Pass, addiX6Pass, swX6X5)
-	if exit, err := m.Run(t.Context()); err != nil || exit.Reason != machine.PowerOff {
-		t.Errorf("Run() = %v, %v, want a power-off", exit, err)
+// wazero's interpreter stands in where it has no compiler, and has no use for a cache. Code from the cache is that of the machine.
+func TestPrograms(t *testing.T) {
+	dir, key := t.TempDir(), make([]byte, 32)
+	for _, test := range []struct {
+		name   string
+		config machine.ProgramConfig
+	}{
+		{"interpreted", machine.ProgramConfig{Interpreter: true}},
+		{"interpreted, with an empty cache", machine.ProgramConfig{Interpreter: true, CacheDir: dir, CacheKey: key}},
+		{"compiled into the cache", machine.ProgramConfig{CacheDir: dir, CacheKey: key}},
+		{"from the cache", machine.ProgramConfig{CacheDir: dir, CacheKey: key}},
+		{"interpreted, with a cache", machine.ProgramConfig{Interpreter: true, CacheDir: dir, CacheKey: key}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p, err := machine.NewProgram(t.Context(), test.config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close(context.Background())
+			m, err := p.NewMachine(t.Context(), machine.Config{Memory: 16 << 20, MachineMode: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			loadCode(t, m, luiX5Power, luiX6Pass, addiX6Pass, swX6X5)
+			if exit, err := m.Run(t.Context()); err != nil || exit.Reason != machine.PowerOff {
+				t.Errorf("Run() = %v, %v, want a power-off", exit, err)
+			}
+		})
 	}
 }
 

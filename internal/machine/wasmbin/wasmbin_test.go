@@ -69,10 +69,41 @@ func TestStoppable(t *testing.T) {
 	}
 }
 
+// TestHollow: modules that are valid stay valid without what their functions do, and differ if those do.
+func TestHollow(t *testing.T) {
+	valid := 0
+	for name, module := range modules(t) {
+		if compile(t, module) != nil {
+			continue
+		}
+		valid++
+		hollow, err := Hollow(module)
+		if err == nil {
+			err = compile(t, hollow)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if valid < 1000 {
+		t.Errorf("%d valid modules, want WebAssembly's own tests", valid)
+	}
+	// A type and a function of it, which does nothing, or a nop.
+	function := AppendSection(AppendSection(AppendHeader(nil), 1, []byte{1, 0x60, 0, 0}), 3, []byte{1, 0})
+	one, err := Hollow(AppendSection(bytes.Clone(function), SectionCode, []byte{1, 2, 0, 0x0b}))
+	other, err2 := Hollow(AppendSection(bytes.Clone(function), SectionCode, []byte{1, 3, 0, 0x01, 0x0b}))
+	if err != nil || err2 != nil || bytes.Equal(one, other) {
+		t.Errorf("two modules have the same hollow one (%v, %v)", err, err2)
+	}
+}
+
 // TestCounts: what a section says it has is in it, before anything allocates that much.
 func TestCounts(t *testing.T) {
 	module := AppendSection(AppendHeader(nil), 3, []byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0})
 	if _, err := Stoppable(module); !errors.Is(err, ErrDamaged) {
+		t.Error(err)
+	}
+	if _, err := Hollow(AppendSection(AppendHeader(nil), SectionCode, []byte{0xff, 0xff, 0xff, 0xff, 0x0f, 0})); !errors.Is(err, ErrDamaged) {
 		t.Error(err)
 	}
 }
