@@ -161,7 +161,7 @@ func (v *VM) captureBase(ctx context.Context, client *guestrpc.Client, info gues
 			return nil, err
 		}
 	}
-	err = v.withMachine(ctx, func(m emulator) (err error) { image, err = m.Capture(); return err })
+	err = v.withMachine(ctx, func(m emulator) (err error) { image, err = m.Capture(machine.ExtentsForMany); return err })
 	return image, err
 }
 

@@ -36,8 +36,9 @@ type emulator interface {
 	StopClock() error
 	StartClock() error
 	// Capture returns the memory at this moment, from which other machines of the same kind continue. The caller closes it. The
-	// machine runs on. With an error there is no base, fork or snapshot; a machine that cannot be captured returns errors.ErrUnsupported.
-	Capture() (*machine.MemoryImage, error)
+	// machine runs on. extents bounds the image's, such as machine.ExtentsForMany. With an error there is no base, fork or snapshot; a
+	// machine that cannot be captured returns errors.ErrUnsupported.
+	Capture(extents int) (*machine.MemoryImage, error)
 	// Written returns what was written since the last Capture, so that later machines have copies of it early: it saves time only, and
 	// nil is a correct answer.
 	Written() ([]machine.Range, error)

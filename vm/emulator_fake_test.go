@@ -88,7 +88,7 @@ func (m *fakeMachine) Run(ctx context.Context) (machine.Exit, error) {
 func (m *fakeMachine) StopClock() error  { m.clock.Add(-1); return nil }
 func (m *fakeMachine) StartClock() error { m.clock.Add(1); return nil }
 
-func (m *fakeMachine) Capture() (*machine.MemoryImage, error) {
+func (m *fakeMachine) Capture(int) (*machine.MemoryImage, error) {
 	if m.rigid {
 		return nil, errors.ErrUnsupported
 	}

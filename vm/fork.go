@@ -157,7 +157,7 @@ func (v *VM) acquireForks(ctx context.Context, list []*forkState, o ForkOptions)
 // captureForForks captures the VM, copies its disk for each fork, and gives the forks references to what they share with it.
 func (v *VM) captureForForks(ctx context.Context, list []*forkState) (*checkpoint.Capture, error) {
 	own := v.resources
-	c, err := v.capture(ctx, func() {
+	c, err := v.capture(ctx, machine.ExtentsForMany, func() {
 		for _, f := range list { // while the machine still exists
 			f.held = &resources{image: own.image, disk: own.disk.Retain(), saved: own.saved.Retain(), origin: own.origin}
 		}

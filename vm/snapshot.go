@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"agentvm/internal/machine"
 	"agentvm/internal/storage/checkpoint"
 	"agentvm/internal/storage/disk"
 	"agentvm/internal/storage/snapshot"
@@ -23,8 +24,8 @@ type SnapshotOptions struct {
 	// Comment is kept in the file.
 	Comment string
 	// Base leaves out of the file what is unchanged since the file that this VM was started from, which must then not be removed: the
-	// store keeps bases that snapshots need. It has no effect where there is none, or where it has been removed already. Default: the
-	// file has everything.
+	// store keeps bases that snapshots need. A VM that continues from such a file has up to a thousand mappings, of which Linux allows a
+	// process 65530. It has no effect where there is none, or where it has been removed already. Default: the file has everything.
 	Base bool
 	// Brief leaves out the hashes of the disk's contents, for a file that is not kept for long: on a large disk they take time, once for
 	// what has changed. Default: snapshot.File.Verify can verify the disk.
@@ -63,8 +64,12 @@ func (v *VM) snapshot(ctx context.Context, path string, o SnapshotOptions) (snap
 	if err := v.waitReady(ctx); err != nil {
 		return meta, err
 	}
+	extents := machine.ExtentsForMany
+	if o.Base {
+		extents = machine.ExtentsForOne
+	}
 	began := time.Now()
-	c, err := v.capture(ctx, func() {})
+	c, err := v.capture(ctx, extents, func() {})
 	if err != nil {
 		return meta, err
 	}
@@ -90,8 +95,8 @@ func (v *VM) describe(o SnapshotOptions) (snapshot.Meta, error) {
 	return meta, err
 }
 
-// capture captures the machine's memory and its disk, if any, at one moment, at which the worker also calls also.
-func (v *VM) capture(ctx context.Context, also func()) (*checkpoint.Capture, error) {
+// capture captures the machine's memory and its disk, if any, at one moment, at which the worker also calls also. extents is Machine.Capture's.
+func (v *VM) capture(ctx context.Context, extents int, also func()) (*checkpoint.Capture, error) {
 	v.syncDisk(ctx)
 	var freezing *disk.Freezing
 	if v.resources.overlay != nil {
@@ -109,7 +114,7 @@ func (v *VM) capture(ctx context.Context, also func()) (*checkpoint.Capture, err
 		}
 		also()
 		c.Saved = v.resources.saved.Retain()
-		c.Image, err = m.Capture()
+		c.Image, err = m.Capture(extents)
 		return err
 	})
 	if freezing != nil {

@@ -98,7 +98,7 @@ func bootEmulated(t testing.TB, p *machine.Program) *emulated {
 // copy makes a copy of this machine, which is paused. The copy does not run yet.
 func (e *emulated) copy(t testing.TB) *emulated {
 	t.Helper()
-	image, err := e.Capture()
+	image, err := e.Capture(machine.ExtentsForMany)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,7 +132,7 @@ func (s *untrustedImage) live(what string, slices int) (o outcome) {
 		if o.hash, err = m.Hash(); err != nil {
 			s.Error(err)
 		}
-		if image, err := m.Capture(); err != nil {
+		if image, err := m.Capture(machine.ExtentsForMany); err != nil {
 			s.Errorf("%s: %v", what, err)
 		} else if err := image.Close(); err != nil {
 			s.Error(err)

@@ -27,8 +27,8 @@ const maxFiled = 2
 //
 // Copied are always the hart and the static data, some 40 pages; never the stack, layout.scratch (buffers of streams that end with the
 // machine), and pages that are zero now and in the image before. Short parts, and short gaps, are written again with their neighbours,
-// so that an image has at most 256 extents. Windows, and hosts with larger pages, read parts instead of mapping them.
-func (m *Machine) Capture() (*MemoryImage, error) {
+// so that an image has at most so many extents. Windows, and hosts with larger pages, read parts instead of mapping them.
+func (m *Machine) Capture(extents int) (*MemoryImage, error) {
 	spans, err := m.written()
 	if err != nil {
 		return nil, fmt.Errorf("capture the machine: %w", err)
@@ -43,7 +43,7 @@ func (m *Machine) Capture() (*MemoryImage, error) {
 	if err := m.callNothing("captured"); err != nil {
 		return nil, fmt.Errorf("capture the machine: %w", err)
 	}
-	captured, file, err := m.save(spans, base)
+	captured, file, err := m.save(spans, base, extents)
 	if err != nil {
 		m.markWritten(spans)
 		return nil, fmt.Errorf("capture the machine: %w", err)
@@ -124,7 +124,7 @@ func (m *Machine) markRAM(offset, length uint64) {
 }
 
 // save writes the spans to a new file and lays them over the base.
-func (m *Machine) save(spans []span, base []part) (*content, *source, error) {
+func (m *Machine) save(spans []span, base []part, extents int) (*content, *source, error) {
 	file, err := newImageFile()
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a file for the memory: %w", err)
@@ -134,7 +134,7 @@ func (m *Machine) save(spans []span, base []part) (*content, *source, error) {
 	memory, _ := m.memory.Read(0, uint32(size))
 	live := nonzero(memory, spans, base, m.granule())
 	written := live
-	live = consolidated(base, live, maxExtents, m.granule())
+	live = consolidated(base, live, extents, m.granule())
 	if err := writeSpans(file.file, memory, live, base, m.granule()); err != nil {
 		return nil, nil, fmt.Errorf("write the memory: %w", err)
 	}

@@ -27,7 +27,7 @@ func TestRepeatedCapturesKeepLittle(t *testing.T) {
 		if err := m.WriteRAM(from, want[from:]); err != nil {
 			t.Fatal(err)
 		}
-		image, err := m.Capture()
+		image, err := m.Capture(machine.ExtentsForMany)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,6 +48,49 @@ func TestRepeatedCapturesKeepLittle(t *testing.T) {
 	}
 	if mapped > 24 {
 		t.Errorf("the machine maps %d files", mapped)
+	}
+}
+
+// With more extents, less that has not changed is written again.
+func TestCaptureExtents(t *testing.T) {
+	const size, page = 16 << 20, 4096
+	written := map[int]int64{}
+	for _, extents := range []int{machine.ExtentsForMany, machine.ExtentsForOne} {
+		m := newMachine(t, machine.Config{Memory: size})
+		want := make([]byte, size)
+		_, _ = rand.NewChaCha8([32]byte{2}).Read(want)
+		if err := m.WriteRAM(0, want); err != nil {
+			t.Fatal(err)
+		}
+		before, err := m.Capture(extents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer before.Close()
+		for at := 0; at < size; at += 10 * page { // more than 256 pieces, and fewer than half of 1024
+			want[at]++
+			if err := m.WriteRAM(at, want[at:at+1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		image, err := m.Capture(extents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer image.Close()
+		checkImage(t, image, want)
+		if n := len(image.Extents()); n > extents {
+			t.Errorf("an image of at most %d extents has %d", extents, n)
+		}
+		old := before.Extents()[0].File
+		for _, e := range image.Extents() {
+			if e.File != old {
+				written[extents] += e.Length
+			}
+		}
+	}
+	if many, one := written[machine.ExtentsForMany], written[machine.ExtentsForOne]; one > 4<<20 || many < 2*one {
+		t.Errorf("%d bytes written for an image of few extents, %d for one of many", many, one)
 	}
 }
 

@@ -253,7 +253,7 @@ func (w *worker) hash() [32]byte {
 
 func (w *worker) capture() *machine.MemoryImage {
 	w.Helper()
-	i, err := w.Capture()
+	i, err := w.Capture(machine.ExtentsForMany)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func TestClosedMachinesLeaveNothing(t *testing.T) {
 	cycle := func() {
 		c := restoreWorker(t, idleGuest, image)
 		c.ask("time")
-		again, err := c.Capture()
+		again, err := c.Capture(machine.ExtentsForMany)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestImagesOfGarbage(t *testing.T) {
 		} else {
 			ran++
 		}
-		if again, err := m.Capture(); err == nil {
+		if again, err := m.Capture(machine.ExtentsForMany); err == nil {
 			if err := again.Close(); err != nil {
 				t.Error(err)
 			}

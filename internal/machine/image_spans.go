@@ -3,9 +3,12 @@ package machine
 // span is a part of linear memory.
 type span struct{ at, end int64 }
 
-// maxExtents bounds the parts of a captured image: each costs a mapping in each machine, of which Linux allows a process
-// 65530.
-const maxExtents = 256
+// How many extents a captured image has at most. Each costs a mapping in each machine that is made from it, of which Linux allows a process
+// 65530. The more there are, the less that has not changed is written again.
+const (
+	ExtentsForMany = 256  // a process makes many machines from it
+	ExtentsForOne  = 1024 // it makes one
+)
 
 // marked lists the runs of bytes in a map that are not zero as spans of memory, `unit` bytes for each byte of the map.
 func marked(dirty []byte, from, unit int64) []span {

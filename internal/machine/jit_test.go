@@ -272,7 +272,7 @@ func TestRestoredMachineTranslatesAnew(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			first := lockstepGuest(t, programThat(t, machine.ProgramConfig{Translation: machine.TranslateHot}))
 			first.advance(30_000_000)
-			image, err := first.Capture()
+			image, err := first.Capture(machine.ExtentsForMany)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -25,7 +25,7 @@ func BenchmarkCapture(b *testing.B) {
 		b.StopTimer()
 		w.ask("run")
 		b.StartTimer()
-		i, err := w.Capture()
+		i, err := w.Capture(machine.ExtentsForMany)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func BenchmarkCaptureAll(b *testing.B) {
 		b.StopTimer()
 		w := bootWorker(b, idleGuest, "")
 		b.StartTimer()
-		i, err := w.Capture()
+		i, err := w.Capture(machine.ExtentsForMany)
 		if err != nil {
 			b.Fatal(err)
 		}

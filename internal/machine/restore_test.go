@@ -209,7 +209,7 @@ func guestTime(t *testing.T, w *worker) time.Duration {
 
 func TestRestoreRefusesAnotherShape(t *testing.T) {
 	m := newMachine(t, machine.Config{Memory: 32 << 20, Console: wasi.NewStream(1)})
-	image, err := m.Capture()
+	image, err := m.Capture(machine.ExtentsForMany)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -264,8 +264,8 @@ func (s *source) layer(c *chunk, base *pageSet, p []byte) error {
 
 // A chunk has at most maxRuns runs of the base's pages, each of at least minRun pages.
 const (
-	maxRuns = 4
-	minRun  = 8
+	maxRuns = 16
+	minRun  = 4
 )
 
 // shortRun returns the shortest run of the base's pages when it is too short or there are too many runs, else nothing. Pages that are
