@@ -197,6 +197,8 @@ func (g fakeSupervisor) Exec(_ context.Context, r guestrpc.Request) (guestrpc.Pr
 
 func (g fakeSupervisor) SetClock(time.Time) error { return nil }
 
+func (g fakeSupervisor) WriteBack() error { return nil }
+
 func (g fakeSupervisor) Shutdown() error {
 	g.m.ended <- func() (machine.Exit, error) { return machine.Exit{Reason: machine.PowerOff}, nil }
 	<-g.m.closed

@@ -197,6 +197,22 @@ func TestRestoreOfADisk(t *testing.T) {
 	}
 }
 
+// A snapshot's disk has what programs have written, also in an image without sync.
+func TestSnapshotWritesBack(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "disk")
+	if err := disk.Create(path, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	v := ownVM(t, func(c *vm.Config) { c.Disk = path })
+	wantOutput(t, v, "rm $(which sync) && echo saved >/root/file", "")
+	if _, err := v.Snapshot(limited(t), filepath.Join(dir, "snap"), vm.SnapshotOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	v.Close() // its disk is now what the snapshot's was
+	wantOutput(t, ownVM(t, func(c *vm.Config) { c.Disk = path }), "cat /root/file", "saved\n")
+}
+
 func TestWhatCannotBeRestored(t *testing.T) {
 	v := ownVM(t, func(c *vm.Config) {
 		c.Network.Disabled = true

@@ -136,7 +136,10 @@ func (v *VM) syncDisk(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, syncTime)
 	defer cancel()
-	_, err := v.Run(ctx, Command{Args: []string{"sync"}})
+	client, err := v.guest(ctx)
+	if err == nil {
+		err = client.WriteBack(ctx)
+	}
 	if err != nil {
 		v.config.Logger.Debug("the guest did not write its disk back", "error", err)
 	}

@@ -24,6 +24,15 @@ func (s *Supervisor) Shutdown() error {
 	return nil
 }
 
+// WriteBack writes to the disks what file systems have in memory. The machine may be saved then with less that only its memory has.
+func (s *Supervisor) WriteBack() error {
+	if err := s.refuseWhenDown(); err != nil {
+		return err
+	}
+	syscall.Sync()
+	return nil
+}
+
 // shutDown terminates every process, writes cached data to the disk, and calls reboot(2) with command. It never returns. Only the first call
 // has an effect.
 func (s *Supervisor) shutDown(command int) {

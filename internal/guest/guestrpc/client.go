@@ -179,6 +179,13 @@ func (c *Client) SyncClock(ctx context.Context, now time.Time) error {
 	return capnprpc.Done(c.fault, "set the clock", future.Struct)
 }
 
+// WriteBack has the guest write to its disks what its file systems have in memory.
+func (c *Client) WriteBack(ctx context.Context) error {
+	future, release := c.supervisor.WriteBack(ctx, nil)
+	defer release()
+	return capnprpc.Done(c.fault, "write the disks back", future.Struct)
+}
+
 // ReportDenials has the guest append lines about refused connections to /run/agentvm/denials. When it returns without an error,
 // programs in the guest can read them there, unless one of them prevents it.
 func (c *Client) ReportDenials(ctx context.Context, lines []string) error {

@@ -26,6 +26,7 @@ type echo struct {
 	mu       sync.Mutex
 	started  StartParams
 	clock    time.Time
+	wrote    bool      // back
 	mounted  time.Time // what MountShare had
 	released chan struct{}
 }
@@ -80,6 +81,8 @@ func (e *echo) UnmountShare(target string, detach bool) error {
 func (e *echo) OpenLocalTCP(context.Context, string, uint16) (capnprpc.Stream, error) {
 	return nil, syscall.ECONNREFUSED
 }
+
+func (e *echo) WriteBack() error { e.wrote = true; return nil }
 
 func (e *echo) SetClock(t time.Time) error { e.clock = t; return nil }
 
@@ -176,6 +179,9 @@ func TestClient(t *testing.T) {
 	}
 	if err := c.SyncClock(t.Context(), now); err != nil || !guest.clock.Equal(now) {
 		t.Errorf("SyncClock: %v, %v", guest.clock, err)
+	}
+	if err := c.WriteBack(t.Context()); err != nil || !guest.wrote {
+		t.Errorf("WriteBack: %t, %v", guest.wrote, err)
 	}
 	if err := c.Shutdown(t.Context()); !errors.Is(err, syscall.EPERM) {
 		t.Errorf("Shutdown: %v", err)

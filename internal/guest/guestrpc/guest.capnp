@@ -57,6 +57,9 @@ interface Supervisor extends (Loopback) {
   # Continues with a program that an earlier session started with that key, and that this one's start has named in restored.programs. Its
   # output follows from the host's `received` bytes on, of both streams together; its input, unless it has ended or never was, with `stdin`,
   # and ends without one. ENOENT when there is none.
+
+  writeBack @12 () -> (failure :Stream.Failure);
+  # Writes to the disks what file systems have in memory (sync(2)).
 }
 
 interface Loopback {

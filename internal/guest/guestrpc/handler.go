@@ -24,6 +24,8 @@ type Handler interface {
 	OpenShell(r Request) (Commands, error)
 	Stats() (Stats, error)
 	SetClock(time.Time) error
+	// WriteBack writes to the disks what file systems have in memory.
+	WriteBack() error
 	// Sockets lists the VM's TCP and UDP sockets, at most MaxSockets, or finds the one of the query. It is no error when there is
 	// none.
 	Sockets(*SocketQuery) ([]Socket, error)

@@ -168,6 +168,11 @@ func (s *supervisor) SyncClock(_ context.Context, call guestwire.Supervisor_sync
 	return capnprpc.Perform(call.AllocResults, func() error { return s.h.SetClock(ReadTime(t)) })
 }
 
+func (s *supervisor) WriteBack(_ context.Context, call guestwire.Supervisor_writeBack) error {
+	call.Go()
+	return capnprpc.Perform(call.AllocResults, s.h.WriteBack)
+}
+
 func (s *supervisor) PowerOff(_ context.Context, call guestwire.Supervisor_powerOff) error {
 	call.Go()
 	return capnprpc.Perform(call.AllocResults, s.h.Shutdown)

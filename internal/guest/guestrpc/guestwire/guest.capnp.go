@@ -257,6 +257,26 @@ func (c Supervisor) Adopt(ctx context.Context, params func(Supervisor_adopt_Para
 
 }
 
+func (c Supervisor) WriteBack(ctx context.Context, params func(Supervisor_writeBack_Params) error) (Supervisor_writeBack_Results_Future, capnp.ReleaseFunc) {
+
+	s := capnp.Send{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      12,
+			InterfaceName: "guest.capnp:Supervisor",
+			MethodName:    "writeBack",
+		},
+	}
+	if params != nil {
+		s.ArgsSize = capnp.ObjectSize{DataSize: 0, PointerCount: 0}
+		s.PlaceArgs = func(s capnp.Struct) error { return params(Supervisor_writeBack_Params(s)) }
+	}
+
+	ans, release := capnp.Client(c).SendCall(ctx, s)
+	return Supervisor_writeBack_Results_Future{Future: ans.Future()}, release
+
+}
+
 func (c Supervisor) Connect(ctx context.Context, params func(Loopback_connect_Params) error) (Loopback_connect_Results_Future, capnp.ReleaseFunc) {
 
 	s := capnp.Send{
@@ -394,6 +414,8 @@ type Supervisor_Server interface {
 
 	Adopt(context.Context, Supervisor_adopt) error
 
+	WriteBack(context.Context, Supervisor_writeBack) error
+
 	Connect(context.Context, Loopback_connect) error
 
 	ListenLocalTcp(context.Context, Loopback_listenLocalTcp) error
@@ -415,7 +437,7 @@ func Supervisor_ServerToClient(s Supervisor_Server) Supervisor {
 // This can be used to create a more complicated Server.
 func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.Method {
 	if cap(methods) == 0 {
-		methods = make([]server.Method, 0, 14)
+		methods = make([]server.Method, 0, 15)
 	}
 
 	methods = append(methods, server.Method{
@@ -559,6 +581,18 @@ func Supervisor_Methods(methods []server.Method, s Supervisor_Server) []server.M
 		},
 		Impl: func(ctx context.Context, call *server.Call) error {
 			return s.Adopt(ctx, Supervisor_adopt{call})
+		},
+	})
+
+	methods = append(methods, server.Method{
+		Method: capnp.Method{
+			InterfaceID:   0xa5978c0ec36086b2,
+			MethodID:      12,
+			InterfaceName: "guest.capnp:Supervisor",
+			MethodName:    "writeBack",
+		},
+		Impl: func(ctx context.Context, call *server.Call) error {
+			return s.WriteBack(ctx, Supervisor_writeBack{call})
 		},
 	})
 
@@ -791,6 +825,23 @@ func (c Supervisor_adopt) Args() Supervisor_adopt_Params {
 func (c Supervisor_adopt) AllocResults() (Supervisor_adopt_Results, error) {
 	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 2})
 	return Supervisor_adopt_Results(r), err
+}
+
+// Supervisor_writeBack holds the state for a server call to Supervisor.writeBack.
+// See server.Call for documentation.
+type Supervisor_writeBack struct {
+	*server.Call
+}
+
+// Args returns the call's arguments.
+func (c Supervisor_writeBack) Args() Supervisor_writeBack_Params {
+	return Supervisor_writeBack_Params(c.Call.Args())
+}
+
+// AllocResults allocates the results struct.
+func (c Supervisor_writeBack) AllocResults() (Supervisor_writeBack_Results, error) {
+	r, err := c.Call.AllocResults(capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_writeBack_Results(r), err
 }
 
 // Supervisor_List is a list of Supervisor.
@@ -3067,6 +3118,152 @@ func (p Supervisor_adopt_Results_Future) Process() Process {
 
 func (p Supervisor_adopt_Results_Future) Failure() streamwire.Failure_Future {
 	return streamwire.Failure_Future{Future: p.Future.Field(1, nil)}
+}
+
+type Supervisor_writeBack_Params capnp.Struct
+
+// Supervisor_writeBack_Params_TypeID is the unique identifier for the type Supervisor_writeBack_Params.
+const Supervisor_writeBack_Params_TypeID = 0xe2c049b615cada1c
+
+func NewSupervisor_writeBack_Params(s *capnp.Segment) (Supervisor_writeBack_Params, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Supervisor_writeBack_Params(st), err
+}
+
+func NewRootSupervisor_writeBack_Params(s *capnp.Segment) (Supervisor_writeBack_Params, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0})
+	return Supervisor_writeBack_Params(st), err
+}
+
+func ReadRootSupervisor_writeBack_Params(msg *capnp.Message) (Supervisor_writeBack_Params, error) {
+	root, err := msg.Root()
+	return Supervisor_writeBack_Params(root.Struct()), err
+}
+
+func (s Supervisor_writeBack_Params) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_writeBack_Params) DecodeFromPtr(p capnp.Ptr) Supervisor_writeBack_Params {
+	return Supervisor_writeBack_Params(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_writeBack_Params) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_writeBack_Params) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_writeBack_Params) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_writeBack_Params) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+
+// Supervisor_writeBack_Params_List is a list of Supervisor_writeBack_Params.
+type Supervisor_writeBack_Params_List = capnp.StructList[Supervisor_writeBack_Params]
+
+// NewSupervisor_writeBack_Params creates a new list of Supervisor_writeBack_Params.
+func NewSupervisor_writeBack_Params_List(s *capnp.Segment, sz int32) (Supervisor_writeBack_Params_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 0}, sz)
+	return capnp.StructList[Supervisor_writeBack_Params](l), err
+}
+
+// Supervisor_writeBack_Params_Future is a wrapper for a Supervisor_writeBack_Params promised by a client call.
+type Supervisor_writeBack_Params_Future struct{ *capnp.Future }
+
+func (f Supervisor_writeBack_Params_Future) Struct() (Supervisor_writeBack_Params, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_writeBack_Params(p.Struct()), err
+}
+
+type Supervisor_writeBack_Results capnp.Struct
+
+// Supervisor_writeBack_Results_TypeID is the unique identifier for the type Supervisor_writeBack_Results.
+const Supervisor_writeBack_Results_TypeID = 0x82a70e5676bba03b
+
+func NewSupervisor_writeBack_Results(s *capnp.Segment) (Supervisor_writeBack_Results, error) {
+	st, err := capnp.NewStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_writeBack_Results(st), err
+}
+
+func NewRootSupervisor_writeBack_Results(s *capnp.Segment) (Supervisor_writeBack_Results, error) {
+	st, err := capnp.NewRootStruct(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1})
+	return Supervisor_writeBack_Results(st), err
+}
+
+func ReadRootSupervisor_writeBack_Results(msg *capnp.Message) (Supervisor_writeBack_Results, error) {
+	root, err := msg.Root()
+	return Supervisor_writeBack_Results(root.Struct()), err
+}
+
+func (s Supervisor_writeBack_Results) EncodeAsPtr(seg *capnp.Segment) capnp.Ptr {
+	return capnp.Struct(s).EncodeAsPtr(seg)
+}
+
+func (Supervisor_writeBack_Results) DecodeFromPtr(p capnp.Ptr) Supervisor_writeBack_Results {
+	return Supervisor_writeBack_Results(capnp.Struct{}.DecodeFromPtr(p))
+}
+
+func (s Supervisor_writeBack_Results) ToPtr() capnp.Ptr {
+	return capnp.Struct(s).ToPtr()
+}
+func (s Supervisor_writeBack_Results) IsValid() bool {
+	return capnp.Struct(s).IsValid()
+}
+
+func (s Supervisor_writeBack_Results) Message() *capnp.Message {
+	return capnp.Struct(s).Message()
+}
+
+func (s Supervisor_writeBack_Results) Segment() *capnp.Segment {
+	return capnp.Struct(s).Segment()
+}
+func (s Supervisor_writeBack_Results) Failure() (streamwire.Failure, error) {
+	p, err := capnp.Struct(s).Ptr(0)
+	return streamwire.Failure(p.Struct()), err
+}
+
+func (s Supervisor_writeBack_Results) HasFailure() bool {
+	return capnp.Struct(s).HasPtr(0)
+}
+
+func (s Supervisor_writeBack_Results) SetFailure(v streamwire.Failure) error {
+	return capnp.Struct(s).SetPtr(0, capnp.Struct(v).ToPtr())
+}
+
+// NewFailure sets the failure field to a newly
+// allocated streamwire.Failure struct, preferring placement in s's segment.
+func (s Supervisor_writeBack_Results) NewFailure() (streamwire.Failure, error) {
+	ss, err := streamwire.NewFailure(capnp.Struct(s).Segment())
+	if err != nil {
+		return streamwire.Failure{}, err
+	}
+	err = capnp.Struct(s).SetPtr(0, capnp.Struct(ss).ToPtr())
+	return ss, err
+}
+
+// Supervisor_writeBack_Results_List is a list of Supervisor_writeBack_Results.
+type Supervisor_writeBack_Results_List = capnp.StructList[Supervisor_writeBack_Results]
+
+// NewSupervisor_writeBack_Results creates a new list of Supervisor_writeBack_Results.
+func NewSupervisor_writeBack_Results_List(s *capnp.Segment, sz int32) (Supervisor_writeBack_Results_List, error) {
+	l, err := capnp.NewCompositeList(s, capnp.ObjectSize{DataSize: 0, PointerCount: 1}, sz)
+	return capnp.StructList[Supervisor_writeBack_Results](l), err
+}
+
+// Supervisor_writeBack_Results_Future is a wrapper for a Supervisor_writeBack_Results promised by a client call.
+type Supervisor_writeBack_Results_Future struct{ *capnp.Future }
+
+func (f Supervisor_writeBack_Results_Future) Struct() (Supervisor_writeBack_Results, error) {
+	p, err := f.Future.Ptr()
+	return Supervisor_writeBack_Results(p.Struct()), err
+}
+func (p Supervisor_writeBack_Results_Future) Failure() streamwire.Failure_Future {
+	return streamwire.Failure_Future{Future: p.Future.Field(0, nil)}
 }
 
 type Loopback capnp.Client
