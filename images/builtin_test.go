@@ -45,6 +45,9 @@ func TestBuiltinIsUpToDate(t *testing.T) {
 		if got := hashOf(builtinRoots[archive.Architecture]); got != archive.SHA256 {
 			t.Errorf("the archive for %s has sha256 %s, recorded is %s: run images/busybox/build.sh", archive.Architecture, got, archive.SHA256)
 		}
+		if got := builtinDigests[archive.Architecture]; got != "sha256:"+archive.SHA256 {
+			t.Errorf("the program takes %s for the digest of the archive for %s, which is %s: mend builtinDigests", got, archive.Architecture, archive.SHA256)
+		}
 	}
 	if got := sourcesHash(t); got != recorded.Sources {
 		t.Errorf("the sources have sha256 %s, recorded is %s: run images/busybox/build.sh", got, recorded.Sources)
