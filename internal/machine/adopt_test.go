@@ -258,7 +258,7 @@ func TestUntrustedArm64Flags(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		image, err := m.Capture()
+		image, err := m.Capture(machine.ExtentsForMany)
 		if err != nil {
 			t.Fatal(err)
 		}
