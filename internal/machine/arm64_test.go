@@ -20,6 +20,8 @@ import (
 
 	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/a64"
+	"agentvm/internal/machine/native"
+	"agentvm/internal/machine/native/blocks"
 )
 
 // arm64Block is what testdata/arm64_batch.S runs: four instructions, of which the last is the one that the block is about.
@@ -70,6 +72,22 @@ func TestArm64LikeQEMU(t *testing.T) {
 				arm64Round(t, p, group, count, rand.New(rand.NewPCG(3, uint64(round))))
 			}
 		})
+	}
+}
+
+// TestArm64Translated runs the comparisons with QEMU with all of the guest's code translated before it is executed.
+func TestArm64Translated(t *testing.T) {
+	if testing.Short() {
+		t.Skip("translates")
+	}
+	if arm64Translation() == TranslateAll || !native.Translates(blocks.GuestARM64) {
+		t.Skip("there is no translator for arm64 here, or all of it is translated")
+	}
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestArm64(|Sequences|Flow|System)LikeQEMU$", "-test.v")
+	again.Env = append(os.Environ(), "AGENTVM_TEST_TRANSLATE=all")
+	out, err := again.CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "--- PASS: TestArm64SystemLikeQEMU ") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

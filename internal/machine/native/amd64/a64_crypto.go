@@ -30,7 +30,7 @@ func a64Crypto(row *a64.Instruction) a64Emitter {
 			t.vectors(op, xmm0, xmm1)
 			t.setVector(w.rd(), true)
 		}
-	case "aesmc": // a round of encryption undoes the rest of one of decryption, but for mixing
+	case "aesmc": // a last round of decryption is undone by a round of encryption, which leaves the mixing
 		return func(t *a64Translator, w a64Word) {
 			t.floatOn()
 			t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
