@@ -4,7 +4,7 @@
 .PHONY: arm64-programs help build test short race lint generate wasm guest kernel verify-kernel busybox disk buildah lockstep chaos upgrade-test bench debian-image debian-native fuzz fuzz-devices e2b-sdk gateway test-kubernetes mcp-conformance harness release release-test ci nightly clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do printf '  %-16s %s\n' "$$target" "$$text"; done
 
 build: ## the program, ./agentvm
 	CGO_ENABLED=0 go build -trimpath -o agentvm ./cmd/agentvm

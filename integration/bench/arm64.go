@@ -66,7 +66,7 @@ var arm64Programs = []arm64Program{
 	{"PostgreSQL", postgres + "postgres --version", "rm -rf /tmp/pg; " + postgres +
 		"export PATH; setpriv --reuid=1000 --regid=1000 --clear-groups sh -c 'initdb -D /tmp/pg >/dev/null && pg_ctl -D /tmp/pg -o \"-c unix_socket_directories=/tmp\" -w -l /tmp/pg/log start >/dev/null && " +
 		"psql -h /tmp -Atc \"select sum(i) from generate_series(1, 100000) i\" postgres; pg_ctl -D /tmp/pg -m fast stop >/dev/null'", "5000050000"},
-	{"Redis", "redis-server --version", "redis-server --port 6399 --daemonize yes --dir /tmp --save '' >/dev/null; until redis-cli -p 6399 ping >/dev/null 2>&1; do :; done; seq 5000 | sed 's/.*/incrby n &/' | redis-cli -p 6399 | tail -n 1; redis-cli -p 6399 shutdown", "12502500"},
+	{"Redis", "redis-server --version", "redis-server --port 6399 --daemonize yes --dir /tmp --save '' >/dev/null; until redis-cli -p 6399 ping >/dev/null 2>&1; do sleep 0.2; done; seq 5000 | sed 's/.*/incrby n &/' | redis-cli -p 6399 | tail -n 1; redis-cli -p 6399 shutdown", "12502500"},
 	{"nginx", "nginx -v 2>&1", "mkdir -p /var/log/nginx /var/lib/nginx; echo 'user root; pid /tmp/nginx; events {} http { access_log off; server { listen 127.0.0.1:8080; location / { return 200 hello; } } }' >/tmp/nginx.conf; nginx -c /tmp/nginx.conf && curl -s http://127.0.0.1:8080/; nginx -c /tmp/nginx.conf -s stop", "hello"},
 	{"OpenSSL", "openssl version", "head -c 8M /dev/zero | openssl dgst -sha256 -r | cut -c -8; head -c 8M /dev/zero | openssl enc -aes-128-ctr -K 00 -iv 00 2>/dev/null | openssl dgst -sha1 -r | cut -c -8", "2daeb1f3\nf8f99340"},
 	{"jq", "jq --version", "seq 20000 | jq -s add", "200010000"},
@@ -178,11 +178,11 @@ func (p *arm64Program) try(ctx context.Context, g guest) (seconds float64, probl
 	return seconds, strings.ReplaceAll(problem, "|", "/")
 }
 
-// shortVersion is the first word of a version's line that has a digit.
+// shortVersion is the first word of a version's line that has a digit, from that on.
 func shortVersion(line string) string {
 	for word := range strings.FieldsSeq(line) {
 		if strings.ContainsAny(word, "0123456789") {
-			return strings.Trim(word, `"(),`)
+			return strings.Trim(word[strings.IndexAny(word, "0123456789"):], `"(),`)
 		}
 	}
 	return strings.TrimSpace(line)
