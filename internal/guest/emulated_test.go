@@ -33,13 +33,13 @@ type emulated struct {
 	stopped chan struct{}
 }
 
-// emulatedProgram compiles the machine's module once for a test.
-func emulatedProgram(t testing.TB) *machine.Program {
+// emulatedProgram compiles a machine's module once for a test.
+func emulatedProgram(t testing.TB, architecture platform.Architecture) *machine.Program {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("boots a machine")
 	}
-	p, err := machine.NewProgram(t.Context(), machine.ProgramConfig{})
+	p, err := machine.NewProgram(t.Context(), machine.ProgramConfig{Architecture: architecture})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,13 +60,14 @@ func newEmulated(t testing.TB, p *machine.Program, disk []byte) *emulated {
 }
 
 // bootEmulated boots a machine on the built-in root.
-func bootEmulated(t testing.TB, p *machine.Program) *emulated {
+func bootEmulated(t testing.TB, architecture platform.Architecture) *emulated {
 	t.Helper()
+	p := emulatedProgram(t, architecture)
 	store, err := images.Config{Dir: t.TempDir()}.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := store.Resolve(t.Context(), "busybox")
+	image, err := store.For(architecture).Resolve(t.Context(), "busybox")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func bootEmulated(t testing.TB, p *machine.Program) *emulated {
 	if _, err := root.ReadAt(disk, 0); err != nil {
 		t.Fatal(err)
 	}
-	linux, err := kernel.Image(platform.RISCV64)
+	linux, err := kernel.Image(architecture)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func bootEmulated(t testing.TB, p *machine.Program) *emulated {
 	if e.Machine, err = p.NewMachine(t.Context(), e.config); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.LoadLinux(machine.Linux{Kernel: linux, Initramfs: firstRoot(t, platform.RISCV64), CommandLine: "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0"}); err != nil {
+	if err := e.LoadLinux(machine.Linux{Kernel: linux, Initramfs: firstRoot(t, architecture), CommandLine: "console=hvc0 quiet reboot=panic_warm fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0"}); err != nil {
 		t.Fatal(err)
 	}
 	e.Cleanup(e.close)

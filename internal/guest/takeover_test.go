@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"agentvm/internal/guest/guestrpc"
+	"agentvm/internal/host/platform"
 )
 
 // endless is input of any length.
@@ -21,8 +22,10 @@ func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
 // TestMachineIsTakenOver copies a machine at moments of a session that is busy in both directions, and calls Start in each copy
 // while the guest is in the middle of whatever it does. No request is repeated and none times out.
-func TestMachineIsTakenOver(t *testing.T) {
-	e := bootEmulated(t, emulatedProgram(t))
+func TestMachineIsTakenOver(t *testing.T) { forEach(t, machineIsTakenOver) }
+
+func machineIsTakenOver(t *testing.T, architecture platform.Architecture) {
+	e := bootEmulated(t, architecture)
 	c := e.dial(guestrpc.ClientConfig{})
 	defer func() { _ = c.Close() }()
 	if _, err := c.Start(t.Context(), guestrpc.StartParams{}); err != nil {
@@ -72,7 +75,7 @@ func TestMachineIsTakenOver(t *testing.T) {
 
 // TestAdoptInput: programs with keys read on from the next host, or find the end of their input.
 func TestAdoptInput(t *testing.T) {
-	e := bootEmulated(t, emulatedProgram(t))
+	e := bootEmulated(t, platform.RISCV64)
 	c := e.dial(guestrpc.ClientConfig{})
 	defer func() { _ = c.Close() }()
 	ctx := testContext(t)
