@@ -162,10 +162,7 @@ func (c Config) Validate() error {
 
 // architecture returns the one that c asks for; "": any that its image has.
 func (c Config) architecture() platform.Architecture {
-	if c.Platform == "" {
-		return ""
-	}
-	architecture, _ := platform.Parse(c.Platform) // withDefaults has checked it
+	architecture, _ := platform.ParseOptional(c.Platform) // withDefaults has checked it
 	return architecture
 }
 
@@ -175,13 +172,11 @@ func (c Config) withDefaults() (Config, error) {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.Logger = slog.New(lograte.New(c.Logger.Handler(), time.Now)) // the guest must not be able to fill the host's log
-	if c.Platform != "" {
-		architecture, err := platform.Parse(c.Platform)
-		if err != nil {
-			return c, err
-		}
-		c.Platform = architecture.Platform()
+	architecture, err := platform.ParseOptional(c.Platform)
+	if err != nil {
+		return c, err
 	}
+	c.Platform = architecture.Platform()
 	if c.Memory == 0 {
 		c.Memory = DefaultMemory
 	}
@@ -210,7 +205,6 @@ func (c Config) withDefaults() (Config, error) {
 	if err := checkEnv(c.Env); err != nil {
 		return c, err
 	}
-	var err error
 	if c.Network, err = router.Complete(c.Network); err != nil {
 		return c, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -86,7 +87,7 @@ func (c *cli) storeOf(ctx context.Context, v *client.VM) (*images.Store, error) 
 	if err != nil {
 		return nil, err
 	}
-	of, err := parsePlatform(status.Info.Platform)
+	of, err := platform.ParseOptional(status.Info.Platform)
 	if err != nil {
 		return nil, err
 	}

@@ -200,7 +200,7 @@ func (c *cli) storeImage(ctx context.Context, config *client.Config) error {
 	if !images.NamesFile(config.Image) {
 		return nil
 	}
-	of, err := parsePlatform(config.Platform)
+	of, err := platform.ParseOptional(config.Platform)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (c *cli) storeImage(ctx context.Context, config *client.Config) error {
 
 // chosenImage brings an image into the store and has the flags name it, with its platform: the name may stand for several.
 func (c *cli) chosenImage(ctx context.Context, f *vmFlags, ref string) (*images.Image, error) {
-	of, err := parsePlatform(f.flags.Lookup("platform").Value.String())
+	of, err := platform.ParseOptional(f.flags.Lookup("platform").Value.String())
 	if err != nil {
 		return nil, err
 	}

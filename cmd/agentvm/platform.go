@@ -17,26 +17,13 @@ func (v *platformValue) Set(text string) error {
 	return err
 }
 
-func (v *platformValue) String() string {
-	if *v == "" {
-		return ""
-	}
-	return platform.Architecture(*v).Platform()
-}
+func (v *platformValue) String() string { return platform.Architecture(*v).Platform() }
 
 func (v *platformValue) Type() string { return "PLATFORM" }
 
 // platformFlag adds --platform. The usage says what a command does without it.
 func platformFlag(flags *pflag.FlagSet, to *platform.Architecture, without string) {
 	flags.Var((*platformValue)(to), "platform", platform.Names()+" ("+without+")")
-}
-
-// parsePlatform parses what --platform or a file says; "" stays empty, for any platform.
-func parsePlatform(text string) (platform.Architecture, error) {
-	if text == "" {
-		return "", nil
-	}
-	return platform.Parse(text)
 }
 
 // anyPlatform says what a command that takes an image of the store does without --platform.

@@ -134,8 +134,8 @@ func printVMs(w io.Writer, list []vmStatus, now time.Time) error {
 			state += " (" + v.Health + ")"
 		}
 		image := v.Image
-		if v.Platform != "" && v.Platform != platform.Default.Platform() {
-			image += " (" + v.Platform + ")"
+		if of, err := platform.Parse(v.Platform); err == nil {
+			image = images.Key{Name: image, Architecture: of}.String()
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", v.Name, state, up, image, v.Memory>>20, jobs, client.SidecarsText(v.Sidecars), strings.Join(v.Ports, ", "))
 	}

@@ -30,8 +30,13 @@ func Names() string {
 	return strings.Join(names, " or ")
 }
 
-// Platform returns the platform, as "linux/arm64".
-func (a Architecture) Platform() string { return "linux/" + string(a) }
+// Platform returns the platform, as "linux/arm64"; "" when none was chosen.
+func (a Architecture) Platform() string {
+	if a == "" {
+		return ""
+	}
+	return "linux/" + string(a)
+}
 
 // Machine returns the name that uname -m and Linux distributions have for the architecture.
 func (a Architecture) Machine() string {
@@ -53,6 +58,14 @@ func (a Architecture) Variant() string {
 // Is reports whether a platform of an image (OCI image specification, image-index.md) is that of VMs of this architecture.
 func (a Architecture) Is(os, architecture, variant string) bool {
 	return os == "linux" && architecture == string(a) && (variant == "" || variant == a.Variant())
+}
+
+// ParseOptional parses a platform where one may be left out: "" is that none was chosen.
+func ParseOptional(text string) (Architecture, error) {
+	if text == "" {
+		return "", nil
+	}
+	return Parse(text)
 }
 
 // Parse parses a platform as users write it: linux/arm64, linux/arm64/v8, arm64, or aarch64 as uname -m has it.

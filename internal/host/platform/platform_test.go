@@ -17,6 +17,18 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestParseOptional(t *testing.T) {
+	if a, err := ParseOptional(""); a != "" || err != nil || a.Platform() != "" {
+		t.Errorf("no platform is %q, as %q (%v)", a, a.Platform(), err)
+	}
+	if a, err := ParseOptional("arm64"); a != ARM64 || err != nil {
+		t.Errorf("arm64 is %q (%v)", a, err)
+	}
+	if _, err := ParseOptional("arm"); err == nil {
+		t.Error("arm is a platform")
+	}
+}
+
 func TestParseSaysWhy(t *testing.T) {
 	for text, want := range map[string]string{
 		"linux/amd64": "x86", "x86_64": "x86", "linux/386": "x86", "windows/amd64": "Linux only", "darwin/arm64": "Linux only",
