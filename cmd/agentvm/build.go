@@ -27,8 +27,8 @@ import (
 const buildLong = `Makes an image from a Dockerfile, as docker build does, without Docker and without root. Each RUN runs in a fresh VM;
 --net, --allow and --deny say what its programs can reach, as for agentvm exec. Unchanged steps come from the cache.
 
-CONTEXT is the directory that COPY copies from. With - agentvm reads the Dockerfile from standard input, and there is no context. Images
-are for linux/riscv64, unless --platform says otherwise. With SOURCE_DATE_EPOCH in the environment, no file is newer than that, and the same input makes the same image.
+CONTEXT is the directory that COPY copies from. With - agentvm reads the Dockerfile from standard input, and there is no context. An image
+is for the platform of the one that its FROM names, which is linux/riscv64 if that has both, unless --platform says otherwise. With SOURCE_DATE_EPOCH in the environment, no file is newer than that, and the same input makes the same image.
 
 Prints the image's name. The exit code is 1 when a RUN or another step fails, 125 when the build could not begin.`
 
@@ -60,7 +60,7 @@ func (c *cli) buildCommand() *cobra.Command {
 	flags.StringVar(&f.target, "target", "", "the `STAGE` to build (default the last)")
 	flags.StringArrayVar(&f.args, "build-arg", nil, "the value of an ARG, as `NAME=VALUE`, or NAME for that of the environment (may be repeated)")
 	flags.StringArrayVar(&f.secrets, "secret", nil, "a file for RUN --mount=type=secret, as `id=NAME,src=FILE`, or a variable, as id=NAME,env=VARIABLE (may be repeated)")
-	platformFlag(flags, &f.platform, "default the first; also of each FROM that names none")
+	platformFlag(flags, &f.platform, "default the first of these that FROM's image has; also of each FROM that names none")
 	flags.StringVar(&f.memory, "memory", "", "memory of the VMs in which RUN runs, a `SIZE` such as 512M or 2G (default 1G)")
 	flags.StringVar(&f.progress, "progress", "plain", "`plain`: a line for each step, and what programs print")
 	flags.BoolVar(&f.noCache, "no-cache", false, "do every step again")

@@ -46,7 +46,8 @@ type Options struct {
 	// Args are the values of ARG instructions, Target the stage to build (default: the last).
 	Args   map[string]string
 	Target string
-	// Platform is what the image is for, and the platform of each FROM that names none (default: the first of platform.Supported).
+	// Platform is what the image is for, and the platform of each FROM that names none (default: the first of platform.Supported that there is
+	// of the image from which the target begins).
 	Platform platform.Architecture
 	// NoCache has every step done again.
 	NoCache bool
@@ -57,7 +58,7 @@ type Options struct {
 	Secrets map[string][]byte
 	// VM describes the VMs in which RUN runs: memory, network, store. Image, Disk and Mounts are Build's.
 	VM vm.Config
-	// Resolve finds the image of a FROM for a platform, perhaps pulling it.
+	// Resolve finds the image of a FROM for a platform, or for the first that there is, perhaps pulling it.
 	Resolve func(ctx context.Context, name string, of platform.Architecture) (*images.Image, error)
 	// LookUp returns the addresses of a name, for what ADD fetches.
 	LookUp func(ctx context.Context, host string) ([]netip.Addr, error)
@@ -123,11 +124,10 @@ func Build(ctx context.Context, o Options) (image *images.Image, err error) {
 	if b.now.IsZero() {
 		b.now = time.Now().UTC().Truncate(time.Second)
 	}
-	b.Platform = cmp.Or(b.Platform, platform.Default)
 	if b.Output == nil {
 		b.Output = io.Discard
 	}
-	target, err := b.parse()
+	target, err := b.prepare(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +164,45 @@ func Build(ctx context.Context, o Options) (image *images.Image, err error) {
 		return s.compose(ctx, "localhost/agentvm-build:"+s.key[:32])
 	}
 	return s.compose(ctx, b.Name)
+}
+
+// prepare reads the Dockerfile, chooses the platform unless Options has one, and returns which stage is wanted.
+func (b *builder) prepare(ctx context.Context) (target int, err error) {
+	given := b.Platform != ""
+	b.Platform = cmp.Or(b.Platform, platform.Default)
+	if target, err = b.parse(); err != nil || given {
+		return target, err
+	}
+	of, err := b.platformOf(ctx, target)
+	if err != nil || of == b.Platform {
+		return target, err
+	}
+	b.Platform, b.global = of, map[string]string{} // whose values may have been those of the other platform
+	return b.parse()
+}
+
+// platformOf returns the platform of the image from which a stage begins, by way of other stages or not. FROM that has a platform, or no image,
+// leaves the build's as it is; what is wrong in one the stage itself says.
+func (b *builder) platformOf(ctx context.Context, number int) (platform.Architecture, error) {
+	for {
+		stage := b.stages[number]
+		base, err := b.expand(stage.BaseName, b.global)
+		if err != nil || stage.Platform != "" || base == "" {
+			return b.Platform, nil
+		}
+		if n, ok := b.stageNumber(base, number); ok {
+			number = n
+			continue
+		}
+		if base == "scratch" {
+			return b.Platform, nil
+		}
+		image, err := b.Resolve(ctx, base, "")
+		if err != nil {
+			return "", b.at(stage.Location, stage.SourceCode, err)
+		}
+		return image.Architecture, nil
+	}
 }
 
 // parse reads the Dockerfile and returns which stage is wanted.

@@ -485,9 +485,16 @@ COPY --from=built /is /built
 COPY --from=app/base /is /copied
 `
 	o := options(t, dockerfile, nil)
-	for _, a := range platform.Supported() {
-		importFor(t, o.Store, a)
+	importFor(t, o.Store, platform.ARM64)
+	o.Dockerfile = []byte("ARG BASE=$TARGETARCH\nFROM scratch AS arm64\nCOPY --from=app/base /is /copied\nFROM app/base AS first\nFROM first\nARG BASE\nENV SEEN=$BASE\nCOPY --from=arm64 /copied /copied\n")
+	if image, err := Build(t.Context(), o); err != nil || image.Architecture != platform.ARM64 || !slices.Contains(image.Env, "SEEN=arm64") {
+		t.Errorf("from an image that is for arm64 alone: %+v, %v", image, err)
 	}
+	if err := o.Store.Remove(t.Context(), "app"); err != nil {
+		t.Fatal(err)
+	}
+	o.Dockerfile = []byte(dockerfile)
+	importFor(t, o.Store, platform.RISCV64)
 	for _, given := range []platform.Architecture{"", platform.ARM64} {
 		o.Platform = given
 		of := cmp.Or(given, platform.RISCV64)
