@@ -55,6 +55,12 @@ case:   ldr     x0, =results            // of the case x20 - results
         .irp    n, 0, 16, 32, 48
         stp     x1, x1, [x0, \n]
         .endr
+        mov     x0, 3 << 20
+        msr     cpacr_el1, x0
+        isb
+        .irp    n, 0, 1, 2, 3           // else what an earlier case has loaded in part, which need not be the same
+        movi    v\n\().16b, \n + 1
+        .endr
         ldr     x0, =list
         add     x1, x19, ENTRIES
         mov     x2, 16
