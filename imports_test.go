@@ -83,7 +83,7 @@ var within = map[string]string{
 	"internal/host/private":          "internal/host/atomicfile internal/host/hostfile",
 	"internal/host/shortage":         "internal/host/errno",
 	"internal/machine":               "internal/machine/native internal/machine/riscv internal/machine/wasmbin",
-	"internal/machine/native":        "internal/machine/native/verify internal/machine/riscv",
+	"internal/machine/native":        "internal/machine/native/verify internal/machine/a64 internal/machine/riscv",
 	"internal/machine/native/verify": "", // shares nothing with what it verifies
 	"internal/network/router":        "internal/network/dns internal/network/reach internal/network/secret internal/network/vmnet",
 	"internal/share/changes":         "internal/share/guestfs internal/share/mount",
@@ -134,13 +134,13 @@ var testsMayImport = map[string]string{
 	"internal/host/unixsocket":             "internal/host/private",                                                           // a folder that no other user enters
 	"internal/httpserver":                  "client internal/api",                                                             // the servers
 	"internal/machine":                     "internal/machine/a64 internal/machine/initramfs internal/machine/kernel",
-	"internal/machine/native/arm64/verify": "internal/machine/native internal/machine/riscv", // code to change
-	"internal/machine/native/verify":       "internal/machine/native internal/machine/riscv", // code to change
-	"internal/network/router":              "wasi",                                           // the stream of a machine's network
-	"internal/share/guestfs":               "internal/guest",                                 // the real service of files
-	"internal/share/mount":                 "internal/daemon/confine",                        // what a confined daemon may still do
-	"internal/storage/disk":                "wasi",                                           // Linux mounts what was written
-	"netstack":                             "wasi",                                           // the stream of a machine's network
+	"internal/machine/native/arm64/verify": "internal/machine/native internal/machine/riscv",                      // code to change
+	"internal/machine/native/verify":       "internal/machine/native internal/machine/a64 internal/machine/riscv", // code to change
+	"internal/network/router":              "wasi",                                                                // the stream of a machine's network
+	"internal/share/guestfs":               "internal/guest",                                                      // the real service of files
+	"internal/share/mount":                 "internal/daemon/confine",                                             // what a confined daemon may still do
+	"internal/storage/disk":                "wasi",                                                                // Linux mounts what was written
+	"netstack":                             "wasi",                                                                // the stream of a machine's network
 }
 
 // reservedInTests adds to reserved for tests.

@@ -28,7 +28,7 @@ func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 }
 
 // Host is what translated code may use of this processor.
-func Host() blocks.Host { return verify.Host }
+func Host() blocks.Host { return blocks.Host(verify.Host) }
 
 // enterFor is the way in to code of a guest.
 func enterFor(guest blocks.Guest) func(code, memory, entries, tlb, hart uintptr, page uint64) {

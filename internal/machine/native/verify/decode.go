@@ -4,12 +4,13 @@ import (
 	"encoding/binary"
 
 	"golang.org/x/sys/cpu"
-
-	"agentvm/internal/machine/native/blocks"
 )
 
+// Features are FMA3, AES-NI, PCLMULQDQ and SHA-NI.
+type Features struct{ Fused, AES, Carryless, SHA bool }
+
 // Host is what this processor knows: the instructions of what it does not are none of the list.
-var Host = blocks.Host{Fused: cpu.X86.HasFMA, AES: cpu.X86.HasAES, Carryless: cpu.X86.HasPCLMULQDQ, SHA: hasSHA()}
+var Host = Features{Fused: cpu.X86.HasFMA, AES: cpu.X86.HasAES, Carryless: cpu.X86.HasPCLMULQDQ, SHA: hasSHA()}
 
 // Registers by their number in encodings, as far as they have a meaning of their own.
 const (
