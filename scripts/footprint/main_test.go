@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// The bounds are what has been reached; whoever lowers the figures lowers them. Of maxSize, 6,700,000 are the machine, kernel, supervisor
-// and BusyBox for arm64. scripts/release has the bound of a release's programs.
+// The bounds are what has been reached; whoever lowers the figures lowers them. Of maxSize, 7,100,000 are the machine, its translator, kernel,
+// supervisor and BusyBox for arm64. scripts/release has the bound of a release's programs.
 const (
 	maxModules = 73
 	maxBytes   = 123_200_000
-	maxSize    = 55_450_000
+	maxSize    = 55_850_000
 )
 
 func TestFootprint(t *testing.T) {

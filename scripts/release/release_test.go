@@ -28,7 +28,7 @@ import (
 )
 
 // maxBinary bounds a program, in bytes. The aim is 40 MB: docs/internals/release.md says what weighs.
-const maxBinary = 49_700_000
+const maxBinary = 50_100_000
 
 // TestRelease makes a release twice, from two directories and under conditions that must not matter, and looks at what is in it. AGENTVM_TEST_RELEASE
 // has the platforms, or "all" (make release-test). The container has the built-in image where there is no Alpine.
