@@ -22,8 +22,8 @@
 // are not the file's own are zeros. A reader refuses every file that a writer would not have made: it takes the lengths and hashes from the
 // header, computes the rest from them, and compares the bytes.
 //
-// The header's hash is the file's ID. It stands for everything in the file and for its base, but the memory in the file of a fork, whose chunks
-// have zeros for hashes. It is written as 64 lower-case hexadecimal digits.
+// The header's hash is the file's ID. It stands for everything in the file and for its base, and is written as 64 lower-case hexadecimal
+// digits.
 //
 // Meta is a JSON object of at most 1 MiB; a new field raises the version. A disk with Beside is in that directory next to the file, as
 // disk.img with layers (package disk), and the file has no disk section.

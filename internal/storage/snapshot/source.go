@@ -15,10 +15,9 @@ import (
 
 // source is the content of a memory or disk section: parts of readers and of the base.
 type source struct {
-	length   int64
-	spans    []Extent // ascending, disjoint
-	base     *File    // for the memory of a layered file
-	unhashed bool
+	length int64
+	spans  []Extent // ascending, disjoint
+	base   *File    // for the memory of a layered file
 }
 
 // newSource checks the parts of a memory or disk of length bytes.

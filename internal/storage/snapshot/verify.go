@@ -11,7 +11,7 @@ import (
 )
 
 // Verify reads all contents, the base's and the disk's included, and compares the hashes. It also checks that the padding is zeros. It uses all
-// processors. Of a disk beside the file that was not hashed only the structure is verified, see DiskHashed, and so it is of a fork's memory.
+// processors. Of a disk beside the file that was not hashed only the structure is verified, see DiskHashed.
 func (f *File) Verify(ctx context.Context) error {
 	if f.base != nil {
 		if err := f.base.Verify(ctx); err != nil {
@@ -92,21 +92,20 @@ func (f *File) verifyChunk(s section, c *chunk, p []byte, name string) error {
 			return err
 		}
 	}
-	unhashed := isFork(f.path) && c.sum == (digest{})
-	if !c.matches(p, unhashed) {
+	if !c.matches(p) {
 		return fmt.Errorf("%w: its %s between %#x and %#x", ErrCorrupt, name, c.at(), c.at()+chunkSize)
 	}
 	return nil
 }
 
-// matches reports whether p, a chunk, has the own pages of the entry, as far as they are hashed, and zeros in all others that are stored.
-func (c *chunk) matches(p []byte, unhashed bool) bool {
+// matches reports whether p, a chunk, has the own pages of the entry, and zeros in all others that are stored.
+func (c *chunk) matches(p []byte) bool {
 	for n := range chunkPages {
 		if c.stored.has(n) && zero(p[n*PageSize:(n+1)*PageSize]) == c.own.has(n) {
 			return false
 		}
 	}
-	return unhashed || c.hash(p) == c.sum
+	return c.hash(p) == c.sum
 }
 
 // Chunks returns the number of pieces of the memory for ChunkVerifier, without those of the base.

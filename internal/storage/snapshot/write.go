@@ -15,8 +15,7 @@ import (
 // failure leaves no file. A killed process leaves a temporary file beside path, which the next Write to path and [Store.Collect]
 // remove. A file with a base must be where Open finds the base.
 //
-// The file of a [Fork] is not made durable: after a failure of the power no fork is left that could need it. Nor is its memory hashed, which
-// takes as long as all else: nothing reads the hashes before it is removed.
+// The file of a [Fork] is not made durable: after a failure of the power no fork is left that could need it.
 func Write(ctx context.Context, path string, c Content) error {
 	return write(ctx, path, c, publication{})
 }
@@ -34,7 +33,6 @@ func writeTo(ctx context.Context, path string, c Content, p publication) error {
 	if err != nil {
 		return err
 	}
-	plan.memory.unhashed = isFork(path)
 	if c.Base != nil {
 		if err := c.Base.servesFor(path); err != nil {
 			return err
@@ -214,9 +212,7 @@ func (s *source) eachChunk(ctx context.Context, unit int64, use func(c *chunk, p
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if !s.unhashed {
-			c.sum = c.hash(p)
-		}
+		c.sum = c.hash(p)
 		all[i] = c
 		return use(&c, p)
 	})
