@@ -1,6 +1,10 @@
 package amd64
 
-import "agentvm/internal/machine/a64"
+import (
+	"sync"
+
+	"agentvm/internal/machine/a64"
+)
 
 type a64Emitter func(t *a64Translator, w a64Word)
 
@@ -8,7 +12,8 @@ type a64Emitter func(t *a64Translator, w a64Word)
 type a64Chooser func(w a64Word) a64Emitter
 
 // a64Emitters has the rows that are translated, all or some of their words. Branches are not among them.
-var a64Emitters = allA64Emitters()
+// It is made for the first page.
+var a64Emitters = sync.OnceValue(allA64Emitters)
 
 func allA64Emitters() map[*a64.Instruction]a64Chooser {
 	all := map[*a64.Instruction]a64Chooser{}

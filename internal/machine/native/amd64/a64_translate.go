@@ -135,7 +135,7 @@ func decodeA64(p *Page, at int, host blocks.Host) (a64Instruction, blocks.Step) 
 	case a64.FormatBR:
 		s.Flow, s.Returns = blocks.FlowIndirect, d.row.Name == "blr"
 	default:
-		if choose := a64Emitters[d.row]; choose != nil {
+		if choose := a64Emitters()[d.row]; choose != nil {
 			d.emit = choose(d.word)
 		}
 		if d.emit != nil && hasFor(d.row, host) {

@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"maps"
+	"sync"
 
 	"agentvm/internal/machine/riscv"
 )
@@ -9,7 +10,8 @@ import (
 type emitter func(t *translator, d *riscv.Decoded)
 
 // emitters has every instruction that is translated, except branches and jumps.
-var emitters = allEmitters()
+// It is made for the first page: most processes translate none.
+var emitters = sync.OnceValue(allEmitters)
 
 func allEmitters() map[string]emitter {
 	all := map[string]emitter{

@@ -32,7 +32,7 @@ func Translate(l *Layout, p Page) (Translation, bool) {
 	t := &translator{pageCode: pageCode{layout: l, inHost: &inHost, slot: 2, walks: map[uint32]*label{}}}
 	t.snapshot = func() any { return t.facts }
 	t.Blocks = blocks.RISCV(p, func(d *riscv.Decoded) bool {
-		return emitters[d.Name] != nil && rounds(d) && blocks.HasRegister(d) && (l.Host.Fused || !isFused(d))
+		return emitters()[d.Name] != nil && rounds(d) && blocks.HasRegister(d) && (l.Host.Fused || !isFused(d))
 	})
 	t.dispatch = t.newLabel()
 	count := 0
@@ -123,7 +123,7 @@ func (t *translator) instructions(first, end int, before func(int)) {
 			t.indirect(d)
 			jumps = true
 		default:
-			emitters[d.Name](t, d)
+			emitters()[d.Name](t, d)
 		}
 		t.unspent--
 		i += d.Size / 2

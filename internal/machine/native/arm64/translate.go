@@ -46,7 +46,7 @@ type exit struct {
 
 // Translate makes the code of a page. It is false when none of the entries is an instruction that can be translated.
 func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
-	t := &translator{layout: l, walks: map[uint32]*label{}, Blocks: blocks.RISCV(p, func(d *riscv.Decoded) bool { return emitters[d.Name] != nil && blocks.HasRegister(d) })}
+	t := &translator{layout: l, walks: map[uint32]*label{}, Blocks: blocks.RISCV(p, func(d *riscv.Decoded) bool { return emitters()[d.Name] != nil && blocks.HasRegister(d) })}
 	t.dispatch = t.newLabel()
 	for i := range t.labels {
 		if t.Leader[i] && t.Steps[i].Size != 0 {
@@ -126,7 +126,7 @@ func (t *translator) instructions(first, end int, before func(int)) {
 			t.jumpFar()
 			jumps = true
 		default:
-			emitters[d.Name](t, d)
+			emitters()[d.Name](t, d)
 		}
 		t.unspent--
 		i += d.Size / 2
