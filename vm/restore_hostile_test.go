@@ -95,7 +95,7 @@ func forgedSnapshots(t *testing.T, ofPlatform func(*vm.Config)) {
 	// Decoded code is the last 32 MiB of the memory, right behind the RAM, whose end has pages that the guest needs.
 	cases := map[string][]patch{
 		"registers":     {{0x10000, noise(2000)}},
-		"caches":        {{0x10400, noise(40000)}},
+		"caches":        {{0x10480, noise(40000)}}, // behind the registers of both processors
 		"all of it":     {{0x10000, noise(1 << 20)}},
 		"decoded noise": {{size - 31<<20, noise(30 << 20)}},
 		"the beginning": {{0, noise(0x10000)}},
