@@ -12,6 +12,9 @@ import (
 // TestFloodOfAnotherVM has changes flood the mount of one VM, whose guest does not ask for them, while another VM of the process, whose mounts share the
 // watcher, waits for single ones: it has each of them, by its name.
 func TestFloodOfAnotherVM(t *testing.T) {
+	if testing.Short() {
+		t.Skip("keeps every processor busy, so that beside other tests, and slowed down, what it waits for is late")
+	}
 	watcher := new(Watcher)
 	flooded, quiet := t.TempDir(), t.TempDir()
 	for _, dir := range []string{flooded, quiet} {
