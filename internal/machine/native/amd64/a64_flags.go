@@ -3,8 +3,8 @@ package amd64
 // a64Flags are what is known of the flags, which the hart has as the operands of what set them: enum flags of src/arm64/hart.h.
 type a64Flags struct {
 	known  bool
-	kind   int32 // if known, else the largest that it may be
-	looked bool  // kind is a bound
+	kind   int32 // if known; the largest that it may be, if looked
+	looked bool  // not known, but kind is a bound
 }
 
 const (
@@ -96,13 +96,13 @@ func (t *a64Translator) compareFlags(wide bool) {
 	t.hart(wide, opCmpTo, rax, t.layout.ARM64.FlagB)
 }
 
-// setFlags notes what the hart has from now on, and that the host's flags are the same.
+// setFlags sets the kind of the flags whose operands the hart has. The host's are not known to be the same.
 func (t *a64Translator) setFlags(kind int32) {
 	t.hartSet(t.layout.ARM64.Flags, kind)
 	t.flags, t.flagsAt = a64Flags{known: true, kind: kind}, -1
 }
 
-// subtract sets the flags of a - b, both in registers with their signs when it is of 32 bits, and leaves the host's flags so.
+// subtractFlags sets the flags of a - b, both in registers with their signs when it is of 32 bits.
 func (t *a64Translator) subtractFlags(wide bool, a, b register) {
 	t.hart(true, opMove, a, t.layout.ARM64.FlagA)
 	t.hart(true, opMove, b, t.layout.ARM64.FlagB)

@@ -149,18 +149,18 @@ func a64Memory(row *a64.Instruction) a64Emitter {
 // a64Structure has loads and stores of structures of one element: registers as they are in memory, and one that is repeated.
 func a64Structure(row *a64.Instruction) a64Emitter {
 	name, _, _ := strings.Cut(row.Name, ".")
-	counts := map[string]uint8{"ld1x1": 1, "ld1x2": 2, "ld1x3": 3, "ld1x4": 4, "st1x1": 1, "st1x2": 2, "st1x3": 3, "st1x4": 4}
-	repeats := name == "ld1r"
+	counts := map[string]uint8{"ld1x1": 1, "ld1x2": 2, "ld1x3": 3, "ld1x4": 4, "ld1r": 1, "st1x1": 1, "st1x2": 2, "st1x3": 3, "st1x4": 4}
 	count, ok := counts[name]
-	if !ok && !repeats {
+	if !ok {
 		return nil
 	}
+	repeats := name == "ld1r"
 	isPost := strings.HasSuffix(row.Name, ".post")
 	return func(t *a64Translator, w a64Word) {
 		size, table := uint8(8), t.layout.Read
 		switch {
 		case repeats:
-			size, count = 1<<w.field(10, 2), 1
+			size = 1 << w.field(10, 2)
 		case w.bit(30):
 			size = 16
 		}
@@ -372,13 +372,7 @@ func loadOf(size, signed uint8) (op int, wide bool) {
 }
 
 func (t *a64Translator) storeRegisters(a *a64Access, at register, distance uint32) {
-	how := access{size: int32(a.size), op: opMove}
-	switch a.size {
-	case 1:
-		how.op = opMove8
-	case 8, 16:
-		how.wide = true
-	}
+	how := storeOf(min(a.size, 8))
 	for i := range a.count {
 		part := distance + uint32(i)*uint32(a.size)
 		if !a.vector {
