@@ -48,10 +48,7 @@ func (s *Store) importAlpine(ctx context.Context, name string, archive io.Reader
 	known, files, all := map[string]release{}, "", ""
 	for _, p := range pins {
 		for _, a := range wanted(s.want) {
-			r, ok := p.release(a)
-			if !ok {
-				continue
-			}
+			r := p.release(a)
 			if name == AlpineName || name == AlpineName+":"+r.version {
 				known["sha512:"+r.sha512] = r
 				files += " " + r.fileName()

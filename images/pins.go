@@ -11,7 +11,7 @@ import (
 // pin is an Alpine release whose checksum stands in this program, so that it may come from any mirror, over any transport.
 type pin struct {
 	version   string
-	sha512    map[platform.Architecture]string // hex; what is missing comes as releases do that are not pinned
+	sha512    map[platform.Architecture]string // hex, of the files for all platforms
 	supported string                           // the day on which the support of its branch ends (https://alpinelinux.org/releases/), as 2006-01-02
 }
 
@@ -20,6 +20,7 @@ type pin struct {
 var pins = []pin{
 	{"3.24.2", map[platform.Architecture]string{
 		platform.RISCV64: "4a31df9a7408f2321fce42e54d12a75130edb04bc4feaf94354390fabfd8d7d71bbe3195cc70a19c4b2f0e54b603e9ff95d2509a0d390f2d0d468280fa3a38b4",
+		platform.ARM64:   "c717aa68d67a354c7f46488eacb459c7a80951bcd7ea255f04a574aba1a6c5144f2117866e674f27fc92df0f05dd7685c1e6824b88ddd41994803d6fb025395c",
 	}, "2028-05-01"},
 	{"3.20.3", map[platform.Architecture]string{
 		platform.RISCV64: "138ff1e6adb971024d6ef896c9d3f896644df02c972f5d09926e1b6b2a2d5ad2f50593c8644512282d76823bb353cbcd8dc32d30b0993d0e56228ce76d69c7f2",
@@ -27,16 +28,13 @@ var pins = []pin{
 	}, "2026-04-01"},
 }
 
-// release returns the pinned file for an architecture, if there is one.
-func (p pin) release(a platform.Architecture) (release, bool) {
-	sum, ok := p.sha512[a]
-	return release{p.version, a, sum}, ok
-}
+// release returns the pinned file for an architecture.
+func (p pin) release(a platform.Architecture) release { return release{p.version, a, p.sha512[a]} }
 
 func pinnedRelease(version string, a platform.Architecture) (release, bool) {
 	for _, p := range pins {
 		if p.version == version {
-			return p.release(a)
+			return p.release(a), true
 		}
 	}
 	return release{}, false

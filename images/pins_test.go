@@ -24,17 +24,22 @@ func TestPins(t *testing.T) {
 		http.NotFound(w, r)
 	}))
 	defer server.Close()
-	if _, err := openStore(t, server.URL).Resolve(t.Context(), AlpineName); err == nil || errors.Is(err, ErrUnreachable) {
-		t.Errorf("error %v", err)
-	}
-	if want := "/v3.24/releases/riscv64/alpine-minirootfs-3.24.2-riscv64.tar.gz"; asked != want {
-		t.Errorf("asked for %s, want %s", asked, want)
+	for a, want := range map[platform.Architecture]string{
+		"":             "/v3.24/releases/riscv64/alpine-minirootfs-3.24.2-riscv64.tar.gz",
+		platform.ARM64: "/v3.24/releases/aarch64/alpine-minirootfs-3.24.2-aarch64.tar.gz",
+	} {
+		if _, err := openStore(t, server.URL).For(a).Resolve(t.Context(), AlpineName); err == nil || errors.Is(err, ErrUnreachable) {
+			t.Errorf("error %v", err)
+		}
+		if asked != want {
+			t.Errorf("asked for %s, want %s", asked, want)
+		}
 	}
 	for _, p := range pins {
 		_, ok := SupportEnd("alpine:" + p.version)
-		for a, sum := range p.sha512 {
-			if !ok || !isVersion(p.version, 3) || !slices.Contains(platform.Supported(), a) || !isHex(sum, 128) {
-				t.Errorf("pin %+v", p)
+		for _, a := range platform.Supported() {
+			if !ok || !isVersion(p.version, 3) || !isHex(p.sha512[a], 128) {
+				t.Errorf("pin %s for %s", p.version, a)
 			}
 		}
 	}
