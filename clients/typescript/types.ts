@@ -332,6 +332,8 @@ export interface VM {
   name: string;
   /** what it continues from: vm NAME or snapshot NAME */
   parent?: string;
+  /** as linux/arm64; missing until it is known */
+  platform?: string;
   /** of its network, in one line */
   policy?: string;
   /** ports of the host that lead into it */

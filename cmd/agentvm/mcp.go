@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -125,6 +126,10 @@ func (c *cli) serveMCP(ctx context.Context, f *mcpFlags) (err error) {
 		return err
 	}
 	served := mcp.Config{VMs: &mcpVMs{c, store, f.name, config}, Default: f.name, Version: version, Logger: c.log, ChangesHost: changesHost(config)}
+	served.Platform = config.Platform
+	if status, err := store.Status(ctx, f.name); err == nil { // that of its files, which no flag changes
+		served.Platform = cmp.Or(status.Platform, served.Platform)
+	}
 	for i, m := range config.Mounts {
 		if i == 0 {
 			served.Dir = m.GuestPath

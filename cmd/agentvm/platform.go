@@ -29,6 +29,15 @@ func platformFlag(flags *pflag.FlagSet, to *platform.Architecture, without strin
 // anyPlatform says what a command that takes an image of the store does without --platform.
 const anyPlatform = "default the first of these that the image has"
 
+// imageText is an image in a list, with its platform unless that is the default or not known.
+func imageText(name, of string) string {
+	a, err := platform.Parse(of)
+	if err != nil {
+		return name
+	}
+	return images.Key{Name: name, Architecture: a}.String()
+}
+
 // completePlatforms offers the values of --platform.
 func completePlatforms(*cobra.Command, []string, string) (list []string, _ cobra.ShellCompDirective) {
 	for _, a := range platform.Supported() {

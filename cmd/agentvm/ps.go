@@ -13,7 +13,6 @@ import (
 
 	"agentvm/client"
 	"agentvm/images"
-	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -133,11 +132,7 @@ func printVMs(w io.Writer, list []vmStatus, now time.Time) error {
 		if v.Health != "" && v.State == client.Running {
 			state += " (" + v.Health + ")"
 		}
-		image := v.Image
-		if of, err := platform.Parse(v.Platform); err == nil {
-			image = images.Key{Name: image, Architecture: of}.String()
-		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", v.Name, state, up, image, v.Memory>>20, jobs, client.SidecarsText(v.Sidecars), strings.Join(v.Ports, ", "))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\t%s\t%s\n", v.Name, state, up, imageText(v.Image, v.Platform), v.Memory>>20, jobs, client.SidecarsText(v.Sidecars), strings.Join(v.Ports, ", "))
 	}
 	return table.Flush()
 }

@@ -145,6 +145,7 @@ type snapshotInfo struct {
 	Created   time.Time `json:"created,omitzero"`
 	Comment   string    `json:"comment,omitempty"`
 	Image     string    `json:"image,omitempty"`
+	Platform  string    `json:"platform,omitempty"`
 	Memory    uint64    `json:"memory,omitempty"` // bytes
 	Disk      int64     `json:"disk,omitempty"`   // bytes
 	Mounts    int       `json:"mounts,omitempty"` // as many as a VM must have that continues from it
@@ -155,7 +156,7 @@ type snapshotInfo struct {
 
 func infoOf(e snapshot.Entry) snapshotInfo {
 	i := snapshotInfo{
-		Name: e.Name, ID: e.ID, Path: e.Path, Created: e.Meta.Created, Comment: e.Meta.Comment, Image: e.Meta.Image, Memory: e.Meta.Memory,
+		Name: e.Name, ID: e.ID, Path: e.Path, Created: e.Meta.Created, Comment: e.Meta.Comment, Image: e.Meta.Image, Platform: e.Meta.Architecture().Platform(), Memory: e.Meta.Memory,
 		Mounts: e.Meta.Shares, Allocated: e.Allocated, LayeredOn: e.Base,
 	}
 	if e.Meta.Disk != nil {
@@ -213,7 +214,7 @@ func printSnapshots(w io.Writer, list []snapshotInfo) error {
 			fmt.Fprintf(table, "%s\t\t%s\t\t\t%s\n", i.Name, bytesText(i.Allocated), printable(i.Error))
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\n", i.Name, i.Created.Local().Format("2006-01-02 15:04"), bytesText(i.Allocated), i.Image,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%d MiB\t%s\n", i.Name, i.Created.Local().Format("2006-01-02 15:04"), bytesText(i.Allocated), imageText(i.Image, i.Platform),
 			i.Memory>>20, printable(i.Comment))
 	}
 	return table.Flush()

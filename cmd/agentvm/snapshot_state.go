@@ -180,7 +180,7 @@ func (c *cli) listState(ctx context.Context, f stateFlags) ([]snapshotInfo, erro
 			i.Error = e.Err.Error()
 		} else {
 			meta := e.Info()
-			i.ID, i.Created, i.Comment, i.Image, i.Memory, i.Mounts, i.Allocated = e.ID(), meta.Created, meta.Comment, meta.Image, meta.Memory, meta.Shares, e.Stored()
+			i.ID, i.Created, i.Comment, i.Image, i.Platform, i.Memory, i.Mounts, i.Allocated = e.ID(), meta.Created, meta.Comment, meta.Image, meta.Architecture().Platform(), meta.Memory, meta.Shares, e.Stored()
 			if meta.Disk != nil {
 				i.Disk = meta.Disk.Size
 			}

@@ -311,6 +311,7 @@ class VM(_VM, total=False):
     labels: dict[str, str]
     memory: int  # bytes
     parent: str  # what it continues from: vm NAME or snapshot NAME
+    platform: str  # as linux/arm64; missing until it is known
     policy: str  # of its network, in one line
     ports: list[str]  # ports of the host that lead into it
     started: str

@@ -62,6 +62,8 @@ type Config struct {
 	VMs     VMs
 	Default string // name of the default VM
 	Version string // of this program
+	// Platform is the VM's, as linux/arm64; empty while it is not known.
+	Platform string
 	// Dir is where commands run that name no directory. Default: the image's.
 	Dir string
 	// Instructions are added to what clients learn about the server: what is mounted, for example.
@@ -146,10 +148,11 @@ func (e *ending) Read(b []byte) (int, error) {
 }
 
 func (s *Server) instructions() string {
-	text := fmt.Sprintf(`These tools run commands, edit files and start servers in a Linux VM (riscv64) that is isolated from the user's computer. The VM is
-called %s; it starts when a tool first needs it and keeps its files. To use a fork or a restored snapshot instead, pass its name in the argument vm:
+	processor := cmp.Or(s.config.Platform, "uname -m says for which processor")
+	text := fmt.Sprintf(`These tools run commands, edit files and start servers in a Linux VM (%[2]s) that is isolated from the user's computer. The VM is
+called %[1]s; it starts when a tool first needs it and keeps its files. To use a fork or a restored snapshot instead, pass its name in the argument vm:
 they are called %[1]s-NAME, and NAME alone works too. Commands that exec left running keep running: see process. Network access is limited: net
-explains what was denied, and can ask the user for more.`, s.config.Default)
+explains what was denied, and can ask the user for more.`, s.config.Default, processor)
 	if s.config.Instructions != "" {
 		text += "\n" + s.config.Instructions
 	}

@@ -221,6 +221,11 @@ func TestTools(t *testing.T) {
 	if n := len(s.instructions()); n > 2000 {
 		t.Errorf("%d bytes of instructions: clients cut them at 2 KB", n)
 	}
+	for platform, want := range map[string]string{"": "in a Linux VM (uname -m says", "linux/arm64": "in a Linux VM (linux/arm64) that"} {
+		if text := New(Config{Platform: platform}).instructions(); !strings.Contains(text, want) {
+			t.Errorf("platform %q: %s", platform, text)
+		}
+	}
 }
 
 func TestExec(t *testing.T) {

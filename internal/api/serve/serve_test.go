@@ -157,6 +157,23 @@ func (a *api) want(method, path string, body any, status int, into any, header .
 	return string(text)
 }
 
+// TestPlatform makes a VM of a platform that is asked for; it is described, too, when it does not run.
+func TestPlatform(t *testing.T) {
+	a := serve(t, nil)
+	for _, of := range []struct{ asked, machine, platform string }{{"", "riscv64", "linux/riscv64"}, {"linux/arm64", "aarch64", "linux/arm64"}} {
+		var made, stopped VM
+		a.want("POST", "/v1/vms", NewVM{Image: "busybox", Platform: of.asked, Memory: 128 << 20}, 201, &made)
+		at := "/v1/vms/" + made.Name
+		var r Result
+		a.want("POST", at+"/exec", Command{Line: "uname -m"}, 200, &r)
+		a.want("POST", at+"/stop", StopRequest{}, 200, &stopped)
+		if r.Stdout != of.machine+"\n" || made.Platform != of.platform || stopped.Platform != of.platform || stopped.Image != "busybox" {
+			t.Errorf("%q: %q, made %+v, stopped %+v", of.asked, r.Stdout, made, stopped)
+		}
+		a.want("DELETE", at, nil, 204, nil)
+	}
+}
+
 func TestVMs(t *testing.T) {
 	a := serve(t, nil)
 	var list []VM
@@ -442,6 +459,7 @@ func TestRefused(t *testing.T) {
 		{"POST", "/v1/vms", NewVM{Name: "dev"}, 409, "already"},
 		{"POST", "/v1/vms", NewVM{Name: "../x"}, 400, "name"},
 		{"POST", "/v1/vms", NewVM{Name: "x", Memory: 1}, 400, "memory"},
+		{"POST", "/v1/vms", NewVM{Name: "x", Platform: "linux/amd64"}, 400, "VMs do not run programs for x86 processors: write linux/riscv64 or linux/arm64"},
 		{"POST", "/v1/vms", NewVM{Name: "x", MaxConnections: -1}, 400, "maxConnections -1: want a number from 0 to 65535"},
 		{"POST", "/v1/vms", NewVM{Name: "x", Image: "oci:/etc"}, 400, "file of the server's host"},
 		{"POST", "/v1/vms", NewVM{Name: "x", Image: "/etc/passwd.wasm"}, 400, "file of the server's host"},

@@ -20,18 +20,19 @@ import (
 
 // VM describes a VM.
 type VM struct {
-	Name    string            `json:"name"`
-	State   string            `json:"state" jsonschema:"starting, running, paused, stopping, failed, or stopped and how"`
-	Error   string            `json:"error,omitempty"`
-	Image   string            `json:"image,omitempty"`
-	Memory  uint64            `json:"memory,omitempty" jsonschema:"bytes"`
-	Started *time.Time        `json:"started,omitempty"`
-	Policy  string            `json:"policy,omitempty" jsonschema:"of its network, in one line"`
-	Ports   []string          `json:"ports,omitempty" jsonschema:"ports of the host that lead into it"`
-	Labels  map[string]string `json:"labels,omitempty"`
-	Jobs    int               `json:"jobs,omitempty" jsonschema:"that run"`
-	Health  string            `json:"health,omitempty"`
-	Parent  string            `json:"parent,omitempty" jsonschema:"what it continues from: vm NAME or snapshot NAME"`
+	Name     string            `json:"name"`
+	State    string            `json:"state" jsonschema:"starting, running, paused, stopping, failed, or stopped and how"`
+	Error    string            `json:"error,omitempty"`
+	Image    string            `json:"image,omitempty"`
+	Platform string            `json:"platform,omitempty" jsonschema:"as linux/arm64; missing until it is known"`
+	Memory   uint64            `json:"memory,omitempty" jsonschema:"bytes"`
+	Started  *time.Time        `json:"started,omitempty"`
+	Policy   string            `json:"policy,omitempty" jsonschema:"of its network, in one line"`
+	Ports    []string          `json:"ports,omitempty" jsonschema:"ports of the host that lead into it"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Jobs     int               `json:"jobs,omitempty" jsonschema:"that run"`
+	Health   string            `json:"health,omitempty"`
+	Parent   string            `json:"parent,omitempty" jsonschema:"what it continues from: vm NAME or snapshot NAME"`
 }
 
 // NewVM is what a VM is made of.
@@ -305,14 +306,16 @@ func (s *Server) describe(ctx context.Context, name string) (VM, error) {
 
 func vmOf(status client.Status) VM {
 	out := VM{
-		Name: status.Name, State: string(status.State), Error: status.Error, Image: status.Config.Image, Memory: status.Config.Memory,
+		Name: status.Name, State: string(status.State), Error: status.Error, Image: cmp.Or(status.Image, status.Config.Image),
+		Platform: cmp.Or(status.Platform, status.Config.Platform), Memory: status.Config.Memory,
 		Labels: status.Config.Labels, Policy: status.Config.Network.Policy.String(), Parent: status.Config.Parent,
 	}
 	if out.Memory == 0 {
 		out.Memory = vm.DefaultMemory
 	}
 	if i := status.Info; i != nil {
-		out.Image, out.Memory, out.Ports, out.Policy, out.Jobs, out.Health = i.Image, i.Memory, i.Ports, i.Policy, i.Jobs, i.Health
+		out.Image, out.Platform, out.Memory = i.Image, cmp.Or(i.Platform, out.Platform), i.Memory
+		out.Ports, out.Policy, out.Jobs, out.Health = i.Ports, i.Policy, i.Jobs, i.Health
 		if !i.Started.IsZero() {
 			out.Started = &i.Started
 		}

@@ -20,6 +20,7 @@ func TestCreateFields(t *testing.T) {
 		"image":            {`{"name": "a", "image": "Alpine"}`, "image", "use lower-case letters"},
 		"a module":         {`{"name": "a", "image": "x.wasm"}`, "image", "agentvm image import"},
 		"a file":           {`{"name": "a", "image": "docker-archive:/etc/passwd"}`, "image", "agentvm image import"},
+		"platform":         {`{"name": "a", "platform": "linux/amd64"}`, "platform", "write linux/riscv64 or linux/arm64"},
 		"memory":           {`{"name": "a", "memory": 1024}`, "memory", "at least"},
 		"network":          {`{"name": "a", "network": {"mode": "allowlist", "allow": ["a b"]}}`, "network", "a b"},
 		"relative mount":   {`{"name": "a", "mounts": ["src:/src"]}`, "mounts", "whole path"},

@@ -103,6 +103,7 @@ async function create() {
 	const a = await ask("New VM", [
 		{ name: "name", label: "Name", placeholder: "dev", required: true },
 		{ name: "image", label: "Image, which is downloaded if it is not here yet", value: "alpine" },
+		{ name: "platform", label: "Platform", options: ["the image's", "linux/riscv64", "linux/arm64"] },
 		{ name: "memory", label: "Memory in MiB", value: "512" },
 		{ name: "mounts", label: "Directories of this host, one a line: HOST[:GUEST][:ro|:cow]", placeholder: "~/src/project:/src\n/data:/data:ro", lines: 2 },
 		{ name: "ports", label: "Ports of this host that lead into the VM: PORT:GUESTPORT", placeholder: "8080:80, 5353:53/udp" },
@@ -116,7 +117,7 @@ async function create() {
 		if (network.allow.length && a.mode !== "allowlist") throw wrong("allow", `With the mode ${a.mode} nothing is allowed by rules: choose allowlist above, or leave this empty.`);
 		try {
 			await call("POST", "/vms", {
-				name: a.name.trim(), image: a.image.trim(), memory: memory * 1048576, network,
+				name: a.name.trim(), image: a.image.trim(), ...(a.platform.startsWith("linux/") && { platform: a.platform }), memory: memory * 1048576, network,
 				mounts: a.mounts.split("\n").map(line => line.trim()).filter(Boolean), ports: words(a.ports),
 			}, signal);
 		} catch (e) {

@@ -48,7 +48,7 @@ function sample(name, s) {
 
 export function overview(panel, v, signal) {
 	const graphs = h("div", { class: "grid" }), jobs = h("div", { class: "panel" }), output = h("div");
-	const facts = [["Image", v.image], ["Memory", v.memory && `${Math.round(v.memory / 1048576)} MiB`], ["Network", v.policy], ["Ports", (v.ports ?? []).join(", ")], ["Labels", Object.entries(v.labels ?? {}).map(p => p.join("=")).join(", ")], ["Health", v.health], ["Error", v.error]];
+	const facts = [["Image", v.image], ["Platform", v.platform], ["Memory", v.memory && `${Math.round(v.memory / 1048576)} MiB`], ["Network", v.policy], ["Ports", (v.ports ?? []).join(", ")], ["Labels", Object.entries(v.labels ?? {}).map(p => p.join("=")).join(", ")], ["Health", v.health], ["Error", v.error]];
 	panel.append(graphs, h("div", { class: "panel" }, h("dl", {}, facts.filter(([, value]) => value).map(([name, value]) => [h("dt", {}, name), h("dd", {}, guest(value))]))), jobs, output);
 
 	function draw({ list, last }) {
