@@ -26,7 +26,7 @@ generate: ## instruction tables, types of clients and RPC code (needs capnproto)
 	go run ./scripts/clients
 	internal/guest/capnprpc/generate.sh
 
-wasm: ## internal/machine: machine.wasm, machine-arm64.wasm, standalone.wasm.zst and machine.json (needs clang-19, lld-19, zstd)
+wasm: ## internal/machine: machine.wasm, machine-arm64.wasm, standalone*.wasm.zst and machine.json (needs clang-19, lld-19, zstd)
 	internal/machine/build.sh
 
 guest: ## the supervisor and its manifest (needs zstd)

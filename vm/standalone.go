@@ -11,7 +11,6 @@ import (
 
 	"agentvm/images"
 	"agentvm/internal/guest/supervisor"
-	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/internal/machine/initramfs"
 	"agentvm/internal/machine/kernel"
@@ -31,9 +30,6 @@ const (
 // disk stays the caller's. The module's guest has preopened directories as mounts, and a network as container2wasm's modules have it. An image that does not fit into WebAssembly's 4 GiB of
 // memory with its RAM is an error.
 func ExportWASI(ctx context.Context, image *images.Image, disk *images.RootDisk, memory uint64, w io.Writer) error {
-	if image.Architecture != platform.RISCV64 {
-		return fmt.Errorf("export image %s: it is for %s, and only images for %s can be exported as a WASI module", image.Name, image.Architecture.Platform(), platform.RISCV64.Platform())
-	}
 	m, err := bootForExport(ctx, image, disk, memory)
 	if err == nil {
 		err = errors.Join(m.WriteStandalone(w, disk, disk.Size()), m.Close())
@@ -64,16 +60,16 @@ func bootForExport(ctx context.Context, image *images.Image, disk *images.RootDi
 		memory = exportMemory
 	}
 	linux := machine.Linux{CommandLine: "console=hvc0 quiet reboot=panic_warm panic=-1 fb_tunnels=none dummy.numdummies=0 ifb.numifbs=0 bdev_allow_write_mounted=1 agentvm.standalone"}
-	if linux.Kernel, err = kernel.Image(platform.RISCV64); err != nil {
+	if linux.Kernel, err = kernel.Image(image.Architecture); err != nil {
 		return nil, err
 	}
-	program, err := supervisor.Binary(platform.RISCV64)
+	program, err := supervisor.Binary(image.Architecture)
 	if err != nil {
 		return nil, err
 	}
 	linux.Initramfs = initramfs.Of(program)
 	e := &exported{}
-	if e.program, err = machine.NewStandaloneProgram(ctx); err != nil {
+	if e.program, err = machine.NewStandaloneProgram(ctx, image.Architecture); err != nil {
 		return nil, err
 	}
 	control, screen, idle := wasi.NewStream(streamSize), wasi.NewStream(consoleSize), func() wasi.File { return wasi.NewStream(consoleSize) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tetratelabs/wazero"
 
+	"agentvm/internal/host/platform"
 	"agentvm/vm"
 )
 
@@ -71,11 +72,10 @@ func checkTree(t *testing.T, dir string) {
 }
 
 // TestExportedDirectories: mounts of RunModule are preopened directories, and those are mounts in the module's guest.
-func TestExportedDirectories(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots a guest")
-	}
-	module := export(t, nil)
+func TestExportedDirectories(t *testing.T) { onBoth(t, exportedDirectories) }
+
+func exportedDirectories(t *testing.T, of platform.Architecture) {
+	module := export(t, of, nil)
 	path, store, dir := filepath.Join(t.TempDir(), "busybox.wasm"), t.TempDir(), hostTree(t)
 	if err := os.WriteFile(path, module, 0o600); err != nil {
 		t.Fatal(err)
@@ -110,15 +110,14 @@ func TestExportedDirectories(t *testing.T) {
 }
 
 // TestExportedDirectoriesInNode: positions in a directory that changes mean less there. Nor does Node.js have listening sockets for a module.
-func TestExportedDirectoriesInNode(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots a guest")
-	}
+func TestExportedDirectoriesInNode(t *testing.T) { onBoth(t, exportedDirectoriesInNode) }
+
+func exportedDirectoriesInNode(t *testing.T, of platform.Architecture) {
 	if _, err := exec.LookPath("node"); err != nil {
 		t.Skip(err)
 	}
 	path, dir := filepath.Join(t.TempDir(), "busybox.wasm"), hostTree(t)
-	if err := os.WriteFile(path, export(t, nil), 0o600); err != nil {
+	if err := os.WriteFile(path, export(t, of, nil), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	const program = `

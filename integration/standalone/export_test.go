@@ -18,18 +18,29 @@ import (
 	"github.com/tetratelabs/wazero/sys"
 
 	"agentvm/images"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine"
 	"agentvm/vm"
 )
 
+// onBoth runs a test with modules of both machines, which have their devices in common.
+func onBoth(t *testing.T, test func(*testing.T, platform.Architecture)) {
+	if testing.Short() {
+		t.Skip("boots a guest")
+	}
+	for _, of := range platform.Supported() {
+		t.Run(string(of), func(t *testing.T) { test(t, of) })
+	}
+}
+
 // export writes the built-in root as a module.
-func export(t *testing.T, change func(*images.Image)) []byte {
+func export(t *testing.T, of platform.Architecture, change func(*images.Image)) []byte {
 	t.Helper()
 	store, err := images.Config{Dir: t.TempDir()}.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, err := store.Resolve(t.Context(), "busybox")
+	image, err := store.For(of).Resolve(t.Context(), "busybox")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,11 +104,10 @@ func (f foreign) run(t *testing.T, input io.Reader, env [2]string, args ...strin
 	return out.String(), errs.String(), code
 }
 
-func TestExportWASI(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots a guest")
-	}
-	f := newForeign(t, export(t, func(i *images.Image) {
+func TestExportWASI(t *testing.T) { onBoth(t, exportWASI) }
+
+func exportWASI(t *testing.T, of platform.Architecture) {
+	f := newForeign(t, export(t, of, func(i *images.Image) {
 		i.Cmd, i.Env, i.WorkingDir, i.User = []string{"sh", "-c", "echo default; pwd; id -u"}, []string{"OF=image", "BOTH=image"}, "/usr", "7"
 	}))
 	large := strings.Repeat("0123456789abcde\n", 100_000)
@@ -152,11 +162,10 @@ func TestExportWASI(t *testing.T) {
 }
 
 // TestExportedGuestIsConfined: all that a guest can do in its module is what the module imports. Its kernel may do there what it likes.
-func TestExportedGuestIsConfined(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots a guest")
-	}
-	f := newForeign(t, export(t, nil))
+func TestExportedGuestIsConfined(t *testing.T) { onBoth(t, exportedGuestIsConfined) }
+
+func exportedGuestIsConfined(t *testing.T, of platform.Architecture) {
+	f := newForeign(t, export(t, of, nil))
 	allowed := strings.Fields("args_get args_sizes_get environ_get environ_sizes_get clock_time_get random_get poll_oneoff proc_exit " +
 		"fd_read fd_write fd_pread fd_pwrite fd_advise fd_sync fd_filestat_get sock_accept " +
 		"fd_prestat_get fd_prestat_dir_name fd_fdstat_get fd_close fd_readdir fd_filestat_set_size path_open path_filestat_get path_filestat_set_times " +
@@ -181,12 +190,11 @@ func TestExportedGuestIsConfined(t *testing.T) {
 }
 
 // TestExportRunsHere: RunModule runs the module as it runs container2wasm's.
-func TestExportRunsHere(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots a guest")
-	}
+func TestExportRunsHere(t *testing.T) { onBoth(t, exportRunsHere) }
+
+func exportRunsHere(t *testing.T, of platform.Architecture) {
 	path := filepath.Join(t.TempDir(), "busybox.wasm")
-	if err := os.WriteFile(path, export(t, nil), 0o600); err != nil {
+	if err := os.WriteFile(path, export(t, of, nil), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
@@ -204,7 +212,7 @@ func TestExportOutputIsWhole(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a guest")
 	}
-	f := newForeign(t, export(t, nil))
+	f := newForeign(t, export(t, platform.Default, nil))
 	out, errs, code := f.run(t, strings.NewReader(""), [2]string{}, "sh", "-c", "head -c 5000000 /dev/zero; head -c 100000 /dev/zero >&2; exit 9")
 	if len(out) != 5_000_000 || len(errs) != 100_000 || code != 9 {
 		t.Errorf("%d and %d bytes, code %d", len(out), len(errs), code)
@@ -216,7 +224,7 @@ type emptyDisk struct{}
 func (emptyDisk) ReadAt(p []byte, _ int64) (int, error) { return len(p), nil }
 
 func TestExportTooLarge(t *testing.T) {
-	program, err := machine.NewStandaloneProgram(t.Context())
+	program, err := machine.NewStandaloneProgram(t.Context(), platform.Default)
 	if err != nil {
 		t.Fatal(err)
 	}

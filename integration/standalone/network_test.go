@@ -20,6 +20,7 @@ import (
 	"github.com/tetratelabs/wazero/experimental/sock"
 
 	"agentvm/egress"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/network/reach"
 	"agentvm/internal/network/router"
 	"agentvm/vm"
@@ -53,12 +54,11 @@ func sumOf(data []byte) string {
 }
 
 // TestExportedNetwork: RunModule gives an exported module a network, with the policy of VMs.
-func TestExportedNetwork(t *testing.T) {
-	if testing.Short() {
-		t.Skip("boots a guest")
-	}
+func TestExportedNetwork(t *testing.T) { onBoth(t, exportedNetwork) }
+
+func exportedNetwork(t *testing.T, of platform.Architecture) {
 	path, store := filepath.Join(t.TempDir(), "busybox.wasm"), t.TempDir()
-	if err := os.WriteFile(path, export(t, nil), 0o600); err != nil {
+	if err := os.WriteFile(path, export(t, of, nil), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	data, port := serveLargeData(t)
@@ -114,7 +114,7 @@ func TestExportedNetworkElsewhere(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots a guest")
 	}
-	f := newForeign(t, export(t, nil))
+	f := newForeign(t, export(t, platform.Default, nil))
 	data, port := serveLargeData(t)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

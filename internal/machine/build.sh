@@ -1,8 +1,9 @@
 #!/bin/sh
 # Builds the machines from src/, byte-reproducibly, with Debian's clang-19 and lld-19: machine.wasm for riscv64, machine-arm64.wasm, and of the
-# former's sources standalone.wasm (src/common/standalone.c), which is committed compressed, by zstd.
-# usage: internal/machine/build.sh [RISCV64 [STANDALONE [ARM64]]]   Without names it replaces the committed modules and machine.json, which says
-#                                     what they were made from; else it only writes the modules that have a name there. CFLAGS adds flags.
+# same sources standalone.wasm and standalone-arm64.wasm (src/common/standalone.c), which are committed compressed, by zstd.
+# usage: internal/machine/build.sh [RISCV64 [STANDALONE [ARM64 [STANDALONE_ARM64]]]]   Without names it replaces the committed modules and
+#                                     machine.json, which says what they were made from; else it only writes the modules that have a name there.
+#                                     CFLAGS adds flags.
 set -eu
 cd "$(dirname "$0")"
 for tool in clang-19 wasm-ld-19 zstd; do
@@ -10,11 +11,10 @@ for tool in clang-19 wasm-ld-19 zstd; do
 done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-[ $# -gt 0 ] || standalone=$work/standalone.wasm
 if [ $# -eq 0 ]; then
-    riscv64=machine.wasm standalone=$work/standalone.wasm arm64=machine-arm64.wasm
+    riscv64=machine.wasm standalone=$work/standalone.wasm arm64=machine-arm64.wasm standalone_arm64=$work/standalone-arm64.wasm
 else
-    riscv64=$1 standalone=${2:-} arm64=${3:-}
+    riscv64=$1 standalone=${2:-} arm64=${3:-} standalone_arm64=${4:-}
 fi
 # -fno-jump-tables: a switch becomes a tree of conditional branches (docs/internals/rationale.md).
 flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
@@ -49,10 +49,11 @@ module() {
     mv "$work/module.wasm" "$2"
 }
 module riscv64 "$riscv64"
-(CFLAGS="${CFLAGS:-} -DAGENTVM_STANDALONE" && module riscv64 "$standalone")
 module arm64 "$arm64"
+(CFLAGS="${CFLAGS:-} -DAGENTVM_STANDALONE" && module riscv64 "$standalone" && module arm64 "$standalone_arm64")
 [ $# -eq 0 ] || exit 0
 zstd -q -19 -f --no-check "$standalone" -o standalone.wasm.zst
+zstd -q -19 -f --no-check "$standalone_arm64" -o standalone-arm64.wasm.zst
 
 sha256() { sha256sum "$1" | cut -d' ' -f1; }
 
@@ -76,6 +77,8 @@ cat >machine.json <<EOF
   "standalone_bytes": $(wc -c <"$standalone"),
   "arm64_sha256": "$(sha256 machine-arm64.wasm)",
   "arm64_bytes": $(wc -c <machine-arm64.wasm),
+  "standalone_arm64_sha256": "$(sha256 "$standalone_arm64")",
+  "standalone_arm64_bytes": $(wc -c <"$standalone_arm64"),
   "toolchain": {
     "clang-19": "$(clang-19 --version | sed -n 1p)",
     "wasm-ld-19": "$(wasm-ld-19 --version | sed -n 1p)"

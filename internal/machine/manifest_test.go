@@ -24,6 +24,9 @@ type manifest struct {
 	// And of machine-arm64.wasm.
 	ARM64SHA256 string `json:"arm64_sha256"`
 	ARM64Bytes  int    `json:"arm64_bytes"`
+	// And of standalone-arm64.wasm.
+	StandaloneARM64SHA256 string `json:"standalone_arm64_sha256"`
+	StandaloneARM64Bytes  int    `json:"standalone_arm64_bytes"`
 	// Toolchain names the compiler and the linker; others may give other bytes.
 	Toolchain map[string]string `json:"toolchain"`
 	// Sources are all files that the module is made of, with their SHA-256.
@@ -41,12 +44,17 @@ func TestModuleIsBuiltFromTheseSources(t *testing.T) {
 	if err := json.Unmarshal(text, &recorded); err != nil {
 		t.Fatalf("machine.json: %v", err)
 	}
-	standalone, err := standaloneModule()
+	standalone, err := riscv64Processor.standalone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	standaloneARM64, err := arm64Processor.standalone()
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := manifest{
 		StandaloneSHA256: sha256Hex(standalone), StandaloneBytes: len(standalone),
+		StandaloneARM64SHA256: sha256Hex(standaloneARM64), StandaloneARM64Bytes: len(standaloneARM64),
 		Artifact: "machine.wasm", Command: "internal/machine/build.sh", Licence: "Apache-2.0",
 		SHA256: sha256Hex(riscv64Module), Bytes: len(riscv64Module), ARM64SHA256: sha256Hex(arm64Module), ARM64Bytes: len(arm64Module),
 		Toolchain: recorded.Toolchain, Sources: moduleSources(t),

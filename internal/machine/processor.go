@@ -18,9 +18,10 @@ type processor struct {
 	guest        blocks.Guest
 	slotCode     uint32 // bytes of code that a decoded slot stands for
 	module       []byte
-	board        []string // compatible with, in the device tree
-	imageMagic   string   // of a kernel's header
-	textOffset   uint64   // that the header must have
+	standalone   func() ([]byte, error) // the module with a main loop of its own, src/common/standalone.c
+	board        []string               // compatible with, in the device tree
+	imageMagic   string                 // of a kernel's header
+	textOffset   uint64                 // that the header must have
 
 	// Offsets in struct hart_state: the program counter, and the register in which a kernel finds the device tree.
 	pc, tree uint32

@@ -27,6 +27,7 @@ var arm64Processor = processor{
 	guest:        blocks.GuestARM64,
 	slotCode:     4,
 	module:       arm64Module,
+	standalone:   unpackOnce("standalone-arm64.wasm", standaloneARM64),
 	board:        []string{"agentvm,machine", "linux,dummy-virt"},
 	imageMagic:   "ARM\x64",
 	textOffset:   0,

@@ -25,6 +25,7 @@ var riscv64Processor = processor{
 	guest:        blocks.GuestRISCV64,
 	slotCode:     2,
 	module:       riscv64Module,
+	standalone:   unpackOnce("standalone.wasm", standaloneRISCV64),
 	board:        []string{"agentvm,machine", "riscv-virtio"},
 	imageMagic:   "RSC\x05",
 	textOffset:   bootAlign,

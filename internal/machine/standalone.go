@@ -12,22 +12,34 @@ import (
 	"sync"
 
 	"agentvm/internal/host/embedded"
+	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/wasmbin"
 )
 
-//go:embed standalone.wasm.zst
-var compressedStandalone []byte
+// The machines with a main loop of their own are made by build.sh, too.
+var (
+	//go:embed standalone.wasm.zst
+	standaloneRISCV64 []byte
+	//go:embed standalone-arm64.wasm.zst
+	standaloneARM64 []byte
+)
 
-// standaloneModule is the machine with a main loop of its own, src/common/standalone.c; made by build.sh, too.
-var standaloneModule = sync.OnceValues(func() ([]byte, error) { return embedded.Unpack("standalone.wasm", compressedStandalone) })
+// unpackOnce returns what unpacks a module when it is first needed.
+func unpackOnce(name string, compressed []byte) func() ([]byte, error) {
+	return sync.OnceValues(func() ([]byte, error) { return embedded.Unpack(name, compressed) })
+}
 
-// NewStandaloneProgram is NewProgram for machines that WriteStandalone can write. They translate no code.
-func NewStandaloneProgram(ctx context.Context) (*Program, error) {
-	module, err := standaloneModule()
+// NewStandaloneProgram is NewProgram for machines of an architecture that WriteStandalone can write. They translate no code.
+func NewStandaloneProgram(ctx context.Context, architecture platform.Architecture) (*Program, error) {
+	p, err := processorOf(architecture)
 	if err != nil {
 		return nil, err
 	}
-	return NewProgram(ctx, ProgramConfig{Module: module, Translation: TranslateNever})
+	module, err := p.standalone()
+	if err != nil {
+		return nil, err
+	}
+	return NewProgram(ctx, ProgramConfig{Architecture: architecture, Module: module, Translation: TranslateNever})
 }
 
 const wasmMaxPages = maxLinear / wasmPage
@@ -58,7 +70,7 @@ func (m *Machine) WriteStandalone(w io.Writer, disk io.ReaderAt, size int64) err
 	if !ok {
 		return errors.New("the machine's memory cannot be read")
 	}
-	module, err := standaloneModule()
+	module, err := m.processor.standalone()
 	if err != nil {
 		return err
 	}
