@@ -182,6 +182,11 @@ func describe(t types.MediaType, text []byte) v1.Descriptor {
 // image returns what go-containerregistry writes.
 func (p *packedImage) image() (v1.Image, error) { return partial.CompressedToImage(p) }
 
+// platform is what an index says of the image.
+func (p *packedImage) platform() *v1.Platform {
+	return &v1.Platform{OS: "linux", Architecture: string(p.architecture), Variant: p.architecture.Variant()}
+}
+
 // close removes the files.
 func (p *packedImage) close() {
 	for _, l := range p.layers {

@@ -203,6 +203,44 @@ func TestSavePlatform(t *testing.T) {
 	}
 }
 
+// TestPushPlatforms sends an image that is there for both platforms, as an index whose images are what the store has, and one of both.
+func TestPushPlatforms(t *testing.T) {
+	from, to, s := newRegistry(t), newRegistry(t), openStore(t, "")
+	ref := from.push(t, "app", indexOf(t, map[string]v1.Image{"linux/arm64": imageFor(t, platform.ARM64), "linux/riscv64": imageFor(t, platform.RISCV64)}))
+	sent := map[platform.Architecture]*Image{}
+	for _, a := range platform.Supported() {
+		image, err := s.For(a).Resolve(t.Context(), ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent[a] = image
+	}
+	var last Progress
+	there, err := s.Push(t.Context(), ref, to.host+"/app:1", func(p Progress) { last = p })
+	if err != nil || last.Stage != StageUpload || last.Done != last.Total || last.Total == 0 {
+		t.Fatalf("pushed %s, %+v, %v", there, last, err)
+	}
+	if again, err := s.Push(t.Context(), ref, to.host+"/app:2", nil); err != nil || again != there {
+		t.Errorf("the second push: %s, %v", again, err)
+	}
+	for _, ref := range []string{to.host + "/app:1", there} {
+		for a, want := range sent {
+			back, err := openStore(t, "").For(a).Pull(t.Context(), ref, nil)
+			if err != nil || back.Architecture != a || back.SourceDigest != want.SourceDigest || back.RootDiskDigest != want.RootDiskDigest {
+				t.Errorf("%s for %s: %+v, %v", ref, a, back, err)
+			}
+		}
+	}
+	one, err := s.For(platform.ARM64).Push(t.Context(), ref, to.host+"/one", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openStore(t, "").For(platform.RISCV64).Pull(t.Context(), one, nil); !errors.As(err, new(*PlatformError)) {
+		t.Errorf("only arm64 was to be sent: %v", err)
+	}
+	checkNoTemporary(t, s)
+}
+
 // TestConfigurationLies pulls images whose configuration and programs disagree. Neither wins, and nothing is kept that could boot.
 func TestConfigurationLies(t *testing.T) {
 	r := newRegistry(t)

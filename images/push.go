@@ -14,16 +14,21 @@ import (
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	registrytransport "github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // pushStall is how long a registry may take nothing and answer nothing.
 const pushStall = 2 * time.Minute
 
-// Push sends an image of the store to a registry and returns what it is called there: a name with the digest of its manifest. To is
-// NAME[:TAG], with or without docker://; empty means the image's own name. Layers that the registry has are not sent. Mirrors are not
-// pushed to. The error wraps [ErrNotFound] when the store has no such image.
+// Push sends an image of the store to a registry and returns what it is called there: a name with the digest of its manifest. Of an image that
+// the store has for several platforms, and no platform being wanted, all go, and the digest is that of an index (OCI image specification,
+// image-index.md). To is NAME[:TAG], with or without docker://; empty means the image's own name. Layers that the registry has are not
+// sent. Mirrors are not pushed to. The error wraps [ErrNotFound] when the store has no such image.
 func (s *Store) Push(ctx context.Context, name, to string, progress ProgressFunc) (string, error) {
 	unlock, err := s.lockShared(ctx)
 	if err != nil {
@@ -38,15 +43,45 @@ func (s *Store) Push(ctx context.Context, name, to string, progress ProgressFunc
 	if err != nil {
 		return "", fmt.Errorf("push %s: %w", name, err)
 	}
-	packed, err := s.pack(ctx, image, progress)
-	if err != nil {
-		return "", fmt.Errorf("push %s: %w", name, s.explain(err))
+	var all []*packedImage
+	defer func() {
+		for _, p := range all {
+			p.close()
+		}
+	}()
+	for _, a := range wanted(s.want) {
+		one, err := s.loadFor(image.Name, a)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		var packed *packedImage
+		if err == nil {
+			packed, err = s.pack(ctx, one, progress)
+		}
+		if err != nil {
+			return "", fmt.Errorf("push %s: %w", name, s.explain(err))
+		}
+		all = append(all, packed)
 	}
-	defer packed.close()
-	if err := s.registries.push(ctx, ref, packed, image.Name, progress); err != nil {
+	digest, err := s.registries.push(ctx, ref, all, image.Name, progress)
+	if err != nil {
 		return "", fmt.Errorf("push %s to %s: %w", name, ref.Name(), err)
 	}
-	return ref.Context().Name() + "@" + digestOf(packed.manifest), nil
+	return ref.Context().Name() + "@" + digest, nil
+}
+
+// pushed is what a registry gets of images that are one but for their platforms, and its digest.
+func pushed(all []*packedImage) (remote.Taggable, string, error) {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, p := range all {
+		image, err := p.image()
+		if err != nil || len(all) == 1 {
+			return image, digestOf(p.manifest), err
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: p.platform()}})
+	}
+	text, err := index.RawManifest()
+	return index, digestOf(text), err
 }
 
 // parseDestination parses where an image goes.
@@ -76,8 +111,8 @@ func parseDestination(image, to string) (name.Reference, error) {
 	return parsed.registry, nil
 }
 
-// push sends an image. Credentials are those of docker login.
-func (r *registries) push(ctx context.Context, ref name.Reference, p *packedImage, imageName string, progress ProgressFunc) error {
+// push sends an image, for each platform that it has, and returns the digest. Credentials are those of docker login.
+func (r *registries) push(ctx context.Context, ref name.Reference, all []*packedImage, imageName string, progress ProgressFunc) (string, error) {
 	host, options := ref.Context().RegistryStr(), []name.Option(nil)
 	insecure := slices.Contains(r.insecure, host) || slices.Contains(r.insecure, ref.Context().Registry.Name())
 	if insecure {
@@ -85,12 +120,12 @@ func (r *registries) push(ctx context.Context, ref name.Reference, p *packedImag
 	}
 	ref, err := name.ParseReference(ref.Name(), options...)
 	if err != nil {
-		return err
+		return "", err
 	}
 	at := ref.Context()
 	auth, err := authn.Resolve(ctx, authn.DefaultKeychain, at)
 	if err != nil {
-		return fmt.Errorf("credentials of docker login for %s: %w", host, err)
+		return "", fmt.Errorf("credentials of docker login for %s: %w", host, err)
 	}
 	base := r.base
 	if base == nil {
@@ -111,9 +146,9 @@ func (r *registries) push(ctx context.Context, ref name.Reference, p *packedImag
 		base = onlyHTTPS{base}
 	}
 	base = r.fetch.patient(base)
-	image, err := p.image()
+	what, digest, err := pushed(all)
 	if err != nil {
-		return err
+		return "", err
 	}
 	var mu sync.Mutex
 	state := Progress{Stage: StageUpload, Name: imageName}
@@ -123,17 +158,19 @@ func (r *registries) push(ctx context.Context, ref name.Reference, p *packedImag
 		state.Done = min(state.Done+n, state.Total) // what is sent again counts once more
 		progress.report(state)
 	}
-	for _, l := range p.layers {
-		state.Total += l.Descriptor.Size
-		l.sent = report
+	for _, p := range all {
+		for _, l := range p.layers {
+			state.Total += l.Descriptor.Size
+			l.sent = report
+		}
 	}
-	err = remote.Write(ref, image, remote.WithContext(ctx), remote.WithTransport(base), remote.WithAuth(auth), remote.WithJobs(layersAtOnce),
+	err = remote.Push(ref, what, remote.WithContext(ctx), remote.WithTransport(base), remote.WithAuth(auth), remote.WithJobs(layersAtOnce),
 		remote.WithRetryStatusCodes(http.StatusRequestTimeout, http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout)) // base repeats others
 	if err != nil {
-		return explainPush(ref, err)
+		return "", explainPush(ref, err)
 	}
 	report(state.Total) // the registry had the rest
-	return nil
+	return digest, nil
 }
 
 // onlyHTTPS refuses what a registry with https leads to without it.

@@ -20,6 +20,8 @@ import (
 	"agentvm/internal/host/platform"
 
 	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 // pulledAndImported returns a store with an image of two layers and one of a single archive, of which it returns the files.
@@ -344,6 +346,26 @@ func TestSavedForOthers(t *testing.T) {
 			if !slices.EqualFunc(back.Layers, layers, func(a, b Layer) bool { return a.DiffID == b.DiffID }) || back.RootDiskDigest == "" {
 				t.Errorf("%s comes back as %+v", from, back.Layers)
 			}
+		}
+	}
+	if _, err := s.For(platform.ARM64).Import(t.Context(), imported.Name, bytes.NewReader(makeTar(t, []entry{file("bin/sh", shellFor(t, platform.ARM64))}))); err != nil {
+		t.Fatal(err)
+	}
+	both := r.host + "/both:v1"
+	if _, err := s.Push(t.Context(), imported.Name, both, nil); err != nil {
+		t.Fatal(err)
+	}
+	var index v1.IndexManifest
+	if err := json.Unmarshal(skopeo("inspect", "--tls-verify=false", "--raw", "docker://"+both), &index); err != nil {
+		t.Fatal(err)
+	}
+	if index.MediaType != types.OCIImageIndex || len(index.Manifests) != 2 || index.Manifests[0].Platform.String() != "linux/riscv64" || index.Manifests[1].Platform.String() != "linux/arm64/v8" {
+		t.Errorf("pushed %+v", index)
+	}
+	skopeo("copy", "-q", "--all", "--src-tls-verify=false", "docker://"+both, "oci:"+dir+"/both:v1")
+	for _, a := range platform.Supported() {
+		if back, err := openStore(t, "").For(a).Pull(t.Context(), "oci:"+dir+"/both:v1", nil); err != nil || back.Architecture != a {
+			t.Errorf("for %s: %+v, %v", a, back, err)
 		}
 	}
 }

@@ -183,7 +183,7 @@ func (p *packedImage) index(others *v1.IndexManifest, tag, name string) *v1.Inde
 		others = &v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}
 	}
 	d := describe(types.OCIManifestSchema1, p.manifest)
-	d.Platform = &v1.Platform{OS: "linux", Architecture: string(p.architecture), Variant: p.architecture.Variant()}
+	d.Platform = p.platform()
 	if tag == "" {
 		tag = nameForOthers(name)
 	}

@@ -243,7 +243,8 @@ func (c *cli) imagePushCommand() *cobra.Command {
 		Long: `Without a second argument the image goes where its name says. Prints its name there, with the digest of its manifest.
 
 Configuration and layers are those of the store. Layers are compressed with gzip, so their digests, and the manifest's, may differ from those where
-the image came from. Images of one archive, such as imports and Alpine, get it as their only layer. The credentials are those of docker login.`,
+the image came from. Images of one archive, such as imports and Alpine, get it as their only layer. An image that is there for both platforms goes
+as both, below one index. The credentials are those of docker login.`,
 		Example: "  agentvm image push registry.example.org/team/app:1\n  agentvm image push app docker://registry.example.org/team/app:1",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			progress := c.newProgress()
@@ -262,7 +263,7 @@ the image came from. Images of one archive, such as imports and Alpine, get it a
 		},
 	}
 	command.Flags().StringArrayVar(&config.InsecureRegistries, "insecure", nil, "do not check the certificate of this registry's `HOST`, and speak plain HTTP if it does (may be repeated)")
-	platformFlag(command.Flags(), &of, anyPlatform)
+	platformFlag(command.Flags(), &of, "default all that the image has")
 	return command
 }
 
@@ -298,6 +299,7 @@ func (c *cli) imageSaveCommand() *cobra.Command {
 func (c *cli) imageExportCommand() *cobra.Command {
 	var to, memory string
 	var wasi bool
+	var of platform.Architecture
 	command := &cobra.Command{
 		Use: "export --wasi -o FILE.wasm IMAGE", Short: "Write an image as a WASI module, which any runtime runs", Args: counted(1, 1),
 		ValidArgsFunction: completeImages,
@@ -329,7 +331,7 @@ a connection to a listening socket of the runtime, if the first arguments are -n
 			if err != nil {
 				return err
 			}
-			image, err := store.Resolve(cmd.Context(), args[0])
+			image, err := store.For(of).Resolve(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
@@ -352,6 +354,7 @@ a connection to a listening socket of the runtime, if the first arguments are -n
 	command.Flags().BoolVar(&wasi, "wasi", false, "a module for WASI preview 1, the only format")
 	command.Flags().StringVarP(&to, "output", "o", "", "`FILE` to write, which must not exist")
 	command.Flags().StringVar(&memory, "memory", "256M", "the guest's memory, a `SIZE`")
+	platformFlag(command.Flags(), &of, anyPlatform)
 	return command
 }
 
