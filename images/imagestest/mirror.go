@@ -135,21 +135,30 @@ func Busybox(tb testing.TB, architecture platform.Architecture) []byte {
 	}
 }
 
-// WriteDockerArchive writes what docker save writes of an image that is called ref: for linux/riscv64, with a configuration, of layers
-// that are tar archives, compressed or not.
-func WriteDockerArchive(file, ref string, config v1.Config, layers ...string) error {
-	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: "riscv64", Config: config})
+// MakeImage makes an image for a platform, with a configuration, of layers that are tar archives, compressed or not.
+func MakeImage(of v1.Platform, config v1.Config, layers ...string) (v1.Image, error) {
+	image, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: of.OS, Architecture: of.Architecture, Variant: of.Variant, Config: config})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, path := range layers {
 		layer, err := tarball.LayerFromFile(path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: v1.History{CreatedBy: "COPY " + path}}); err != nil {
-			return err
+			return nil, err
 		}
+	}
+	return image, nil
+}
+
+// WriteDockerArchive writes what docker save writes of an image that is called ref: for linux/riscv64, with a configuration, of layers
+// that are tar archives, compressed or not.
+func WriteDockerArchive(file, ref string, config v1.Config, layers ...string) error {
+	image, err := MakeImage(v1.Platform{OS: "linux", Architecture: string(platform.RISCV64)}, config, layers...)
+	if err != nil {
+		return err
 	}
 	tag, err := name.NewTag(ref)
 	if err != nil {

@@ -114,7 +114,7 @@ func Run(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "random": random, "sha256": sha256File, "wasm": wasmFile, "elf": elfFile,
 			"serve": serve, "freeport": freePort, "fetch": fetch, "datagram": datagram, "pcap": pcapFile,
-			"dockerimage": dockerImage, "foreign": foreignSnapshot, "servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
+			"dockerimage": dockerImage, "dockerhub": dockerHub, "foreign": foreignSnapshot, "servetls": serveTLS, "serveunix": serveUnix, "ownstore": ownStore, "killdaemon": killDaemon, "until": until, "together": together, "capture": capture,
 		},
 	})
 }
