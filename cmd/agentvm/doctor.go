@@ -107,21 +107,28 @@ func checkConfinement() finding {
 // compiledFor lists the processors that wazero translates WebAssembly for; elsewhere it interprets.
 var compiledFor = map[string]bool{"amd64": true, "arm64": true}
 
-// platformsHere says how the programs of each platform run on this host.
-func platformsHere() string {
-	var list []string
+// platformsHere says which machines translate their programs' hot code for this host, and which of them runs an image that is for all.
+func platformsHere(translates func(platform.Architecture) bool) string {
+	var native, interpreted []string
 	for _, a := range platform.Supported() {
-		how := "interpreted"
-		if machine.TranslatesByDefault(a) {
-			how = "hot code is translated"
+		if translates(a) {
+			native = append(native, a.Platform())
+		} else {
+			interpreted = append(interpreted, a.Platform())
 		}
-		list = append(list, a.Platform()+" ("+how+")")
 	}
-	return strings.Join(list, ", ")
+	text := ""
+	if len(native) > 0 {
+		text = "native code for VMs of " + strings.Join(native, " and ") + "; "
+	}
+	if len(interpreted) > 0 {
+		text += "those of " + strings.Join(interpreted, " and ") + " are interpreted, some ten times slower; "
+	}
+	return text + "an image for both is run as " + platform.Default.Platform()
 }
 
 func checkProcessor() finding {
-	f := finding{Check: "processor", Status: good, Detail: fmt.Sprintf("%s/%s, %d usable; VMs run as native code: %s", runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0), platformsHere())}
+	f := finding{Check: "processor", Status: good, Detail: fmt.Sprintf("%s/%s, %d usable; %s", runtime.GOOS, runtime.GOARCH, runtime.GOMAXPROCS(0), platformsHere(machine.TranslatesByDefault))}
 	if !compiledFor[runtime.GOARCH] {
 		f.Status, f.Detail = fair, runtime.GOARCH+": VMs are interpreted"
 		f.Advice = "expect them to be some 50 times slower than on amd64 or arm64"

@@ -27,6 +27,15 @@ func TestTranslatesByDefault(t *testing.T) {
 	}
 }
 
+// TestDefaultPlatformIsTranslated: an image that is for several platforms does not run interpreted where another would be translated.
+func TestDefaultPlatformIsTranslated(t *testing.T) {
+	for _, a := range platform.Supported() {
+		if machine.TranslatesByDefault(a) && !machine.TranslatesByDefault(platform.Default) {
+			t.Errorf("%s is translated on %s and %s, the default, is not", a, runtime.GOARCH, platform.Default)
+		}
+	}
+}
+
 // TestTranslationWithoutFiles: code is translated, too, where nothing can be kept, as on a disk that is full.
 func TestTranslationWithoutFiles(t *testing.T) {
 	dir := t.TempDir()

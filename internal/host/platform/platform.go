@@ -15,7 +15,8 @@ const (
 	ARM64   Architecture = "arm64"
 )
 
-// Default is what runs when nothing says otherwise.
+// Default is what runs when nothing says otherwise, also of an image that is for several. It is the faster one on every kind of host
+// (docs/internals/arm64.md, "Which is faster").
 const Default = RISCV64
 
 // Supported returns the architectures of VMs, in the order in which they are preferred where an image exists for several.
