@@ -70,7 +70,7 @@ func (s *Store) Push(ctx context.Context, name, to string, progress ProgressFunc
 	return ref.Context().Name() + "@" + digest, nil
 }
 
-// pushed is what a registry gets of images that are one but for their platforms, and its digest.
+// pushed is what a registry gets of one image for several platforms, and its digest.
 func pushed(all []*packedImage) (remote.Taggable, string, error) {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, p := range all {
