@@ -30,7 +30,7 @@ void main(void) {
         descriptors[17] = (struct descriptor){(u64)status, 1, 2, 0};
     }
     for (;;) {
-        __asm__ volatile("fence" ::: "memory");
+        __sync_synchronize();
         *(volatile u16 *)&available.index += 256;
         REG(DISK, 0x50) = 0;
         while (*(volatile u16 *)(used + 2) != *(volatile u16 *)&available.index) {}

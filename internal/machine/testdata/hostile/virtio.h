@@ -15,6 +15,27 @@ struct descriptor {
 
 enum { BLOCK_ID = 2, BALLOON_ID = 5 };
 
+// now counts ticks, of which a second has so many.
+#ifdef __riscv
+static inline u64 now(void) {
+    u64 t;
+    __asm__ volatile("rdtime %0" : "=r"(t));
+    return t;
+}
+static inline u64 second(void) { return 10000000; }
+#else
+static inline u64 now(void) {
+    u64 t;
+    __asm__ volatile("isb\n mrs %0, cntvct_el0" : "=r"(t));
+    return t;
+}
+static inline u64 second(void) {
+    u64 t;
+    __asm__ volatile("mrs %0, cntfrq_el0" : "=r"(t));
+    return t;
+}
+#endif
+
 // negotiate prepares a device for use, if the slot has one of this kind.
 static int negotiate(int slot, u32 id) {
     if (REG(slot, 0) != 0x74726976 || REG(slot, 8) != id)
