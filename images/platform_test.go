@@ -157,6 +157,35 @@ func TestPlatformsSideBySide(t *testing.T) {
 	}
 }
 
+// TestStoreOfLaterVersion has a record for a platform that is not known here: nothing is removed that may be its image's.
+func TestStoreOfLaterVersion(t *testing.T) {
+	s := openStore(t, "")
+	if _, err := s.Import(t.Context(), "mine", bytes.NewReader(makeTar(t, []entry{file("bin/sh", shellFor(t, platform.ARM64))}))); err != nil {
+		t.Fatal(err)
+	}
+	record := filepath.Join(s.recordDir(), "mine+arm64.json")
+	later := filepath.Join(s.recordDir(), "mine+later64.json")
+	if err := os.Rename(record, later); err != nil {
+		t.Fatal(err)
+	}
+	before := files(t, s)
+	if err := s.Remove(t.Context(), "mine"); err == nil || !strings.Contains(err.Error(), `runs "later64"`) {
+		t.Errorf("removed: %v", err)
+	}
+	if _, err := s.Prune(t.Context(), nil, false); err == nil || !strings.Contains(err.Error(), `runs "later64"`) {
+		t.Errorf("pruned: %v", err)
+	}
+	if after := files(t, s); !slices.Equal(before, after) {
+		t.Errorf("the store had %q, has %q", before, after)
+	}
+	if err := os.Rename(later, record); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(t.Context(), "mine"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestSavePlatform sends an image for arm64 through each form and a registry: what comes back is for arm64, and says so with its variant.
 func TestSavePlatform(t *testing.T) {
 	r, s := newRegistry(t), openStore(t, "")

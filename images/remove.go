@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"agentvm/internal/host/platform"
 )
 
 // Remove takes the image called name out of the store, for all platforms that it has, unless one is wanted, with its archive and disk unless
@@ -24,6 +26,9 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	defer unlock()
+	if err := s.ofLaterVersion(); err != nil {
+		return fmt.Errorf("remove image %s: %w", name, err)
+	}
 	found := false
 	for _, record := range recordNames(name, parsed) {
 		for _, a := range wanted(s.want) {
@@ -57,6 +62,23 @@ func (s *Store) collect() error {
 	for _, f := range garbage {
 		if !strings.HasPrefix(filepath.Base(f.path), partialPrefix) {
 			os.Remove(f.path)
+		}
+	}
+	return nil
+}
+
+// ofLaterVersion returns an error when the store has an image for a platform that this version does not know: it would take that image's files for
+// garbage.
+func (s *Store) ofLaterVersion() error {
+	entries, err := os.ReadDir(s.recordDir())
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		name, record := strings.CutSuffix(entry.Name(), recordSuffix)
+		_, of, marked := strings.Cut(name, architectureMark)
+		if record && marked && !slices.Contains(platform.Supported(), platform.Architecture(of)) {
+			return fmt.Errorf("%s is of a version of agentvm that runs %.80q, whose files this one does not know: use that version, or remove this file", filepath.Join(s.recordDir(), entry.Name()), of)
 		}
 	}
 	return nil
@@ -143,6 +165,9 @@ func (s *Store) Prune(ctx context.Context, unused func(*Image) (bool, error), dr
 		return Pruned{}, err
 	}
 	defer unlock()
+	if err := s.ofLaterVersion(); err != nil {
+		return Pruned{}, fmt.Errorf("prune images: %w", err)
+	}
 	list, err := s.readable()
 	if err != nil {
 		return Pruned{}, fmt.Errorf("prune images: %w", err)

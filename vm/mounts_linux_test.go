@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"agentvm/images/storetest"
 	"agentvm/vm"
 )
 
@@ -20,11 +20,7 @@ import (
 func TestMountAttributes(t *testing.T) {
 	host := t.TempDir()
 	program, file := filepath.Join(host, "attributes"), filepath.Join(host, "file")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./testdata/attributes")
-	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	storetest.BuildGuest(t, "./testdata/attributes", program)
 	write(t, file, "")
 	v := ownVM(t, mounted(host, false))
 	wantOutput(t, v, "ls -lR /mnt/host | grep -c file", "1\n") // the guest knows that it has none
@@ -84,12 +80,10 @@ func TestMountLocks(t *testing.T) {
 // no step is lost, so locks exclude, and who has one reads what the others have written.
 func TestMountCounter(t *testing.T) {
 	host := t.TempDir()
-	for _, goarch := range []string{"riscv64", runtime.GOARCH} {
-		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(host, "locks-"+goarch), "./testdata/locks")
-		build.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+goarch, "CGO_ENABLED=0")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
+	storetest.BuildGuest(t, "./testdata/locks", filepath.Join(host, "locks"))
+	onHost := filepath.Join(host, "locks-here")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", onHost, "./testdata/locks").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
 	}
 	one, two := ownVM(t, mounted(host, false)), ownVM(t, mounted(host, false))
 	const steps = 40
@@ -100,7 +94,7 @@ func TestMountCounter(t *testing.T) {
 		for _, v := range []*vm.VM{one, two} {
 			for range 2 { // programs
 				all.Go(func() {
-					r, err := v.Run(t.Context(), vm.Command{Line: fmt.Sprintf("/mnt/host/locks-riscv64 %s /mnt/host/%s %d", kind, kind, steps)})
+					r, err := v.Run(t.Context(), vm.Command{Line: fmt.Sprintf("/mnt/host/locks %s /mnt/host/%s %d", kind, kind, steps)})
 					if err != nil || r.ExitCode != 0 {
 						t.Errorf("%s: %v, %+v", kind, err, r)
 					}
@@ -108,7 +102,7 @@ func TestMountCounter(t *testing.T) {
 			}
 		}
 		all.Go(func() {
-			program := exec.CommandContext(t.Context(), filepath.Join(host, "locks-"+runtime.GOARCH), kind, counter, strconv.Itoa(5*steps))
+			program := exec.CommandContext(t.Context(), onHost, kind, counter, strconv.Itoa(5*steps))
 			if out, err := program.CombinedOutput(); err != nil {
 				t.Errorf("%s on the host: %v, %s", kind, err, out)
 			}

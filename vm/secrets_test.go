@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"agentvm/images/storetest"
 	"agentvm/vm"
 )
 
@@ -88,11 +88,7 @@ func secretValue() string { return strings.Join([]string{"sk", "live", "9f8e7d6c
 func buildFetch(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "fetch"), "./testdata/fetch")
-	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	storetest.BuildGuest(t, "./testdata/fetch", filepath.Join(dir, "fetch"))
 	return dir
 }
 

@@ -3,11 +3,13 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -92,10 +94,46 @@ func (s *Store) Image(tb testing.TB) string {
 	return s.image
 }
 
-// Fill puts Alpine into the store in dir, or, without its release files, the built-in root.
+// PlatformEnv is the platform of the image that tests boot, so that those that say nothing of a platform run on another machine.
+const PlatformEnv = "AGENTVM_TEST_PLATFORM"
+
+// Architecture is that of the image that tests boot.
+func Architecture(tb testing.TB) platform.Architecture {
+	tb.Helper()
+	of, err := platform.ParseOptional(os.Getenv(PlatformEnv))
+	if err != nil {
+		tb.Fatalf("%s: %v", PlatformEnv, err)
+	}
+	return cmp.Or(of, platform.Default)
+}
+
+// BuildGuest compiles the Go program in a directory for VMs of the image that tests boot.
+func BuildGuest(tb testing.TB, directory, output string) {
+	tb.Helper()
+	build := exec.CommandContext(tb.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", output, directory)
+	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+string(Architecture(tb)), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		tb.Fatalf("%v: %s", err, out)
+	}
+}
+
+// Fill puts Alpine into the store in dir, or, without its release files, the built-in root. When PlatformEnv names another platform than the
+// default, the image has a name of its own, which stands for that platform alone.
 func Fill(tb testing.TB, dir string) *images.Image {
 	tb.Helper()
-	return FillFor(tb, dir, platform.Default)
+	of := Architecture(tb)
+	image := FillFor(tb, dir, of)
+	if of == platform.Default {
+		return image
+	}
+	store, err := images.Open(dir)
+	if err == nil {
+		image, err = store.For(of).Tag(context.Background(), image.Name, "tests-"+string(of))
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return image
 }
 
 // FillFor is Fill with the image for an architecture.

@@ -8,13 +8,13 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"agentvm/images/storetest"
 	"agentvm/internal/daemon/daemonrpc"
 	"agentvm/internal/guest/guestrpc"
 	"agentvm/internal/network/preview"
@@ -33,11 +33,7 @@ type shared struct {
 func startShared(t *testing.T) *shared {
 	s := &shared{config: realConfig(t), store: testStore(t, roleReal)}
 	program := filepath.Join(t.TempDir(), "server")
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", program, "./testdata/previewserver")
-	build.Env = append(os.Environ(), "GOOS=linux", "GOARCH=riscv64", "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	storetest.BuildGuest(t, "./testdata/previewserver", program)
 	var err error
 	if s.server, err = os.ReadFile(program); err != nil {
 		t.Fatal(err)
