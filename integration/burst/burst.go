@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"agentvm/images/storetest"
 )
 
 //go:embed testdata/sums.c
@@ -26,15 +28,17 @@ const (
 	size = 20_000
 )
 
-// Server compiles the program. It skips the test when the compiler is missing.
+// Server compiles the program for VMs of the image that tests boot. It skips the test when the compiler is missing.
 func Server(t *testing.T) []byte {
 	t.Helper()
-	gcc, err := exec.LookPath("riscv64-linux-gnu-gcc")
+	of := storetest.Architecture(t)
+	compiler := of.Machine() + "-linux-gnu-gcc"
+	gcc, err := exec.LookPath(compiler)
 	switch {
 	case err != nil && os.Getenv("CI") == "true":
-		t.Fatal("riscv64-linux-gnu-gcc is missing, and CI must not skip this test")
+		t.Fatal(compiler + " is missing, and CI must not skip this test")
 	case err != nil:
-		t.Skip("needs riscv64-linux-gnu-gcc and libc6-dev-riscv64-cross")
+		t.Skipf("needs %s and libc6-dev-%s-cross", compiler, of)
 	}
 	input, output := filepath.Join(t.TempDir(), "sums.c"), filepath.Join(t.TempDir(), "sums")
 	if err := os.WriteFile(input, []byte(source), 0o600); err != nil {
