@@ -37,7 +37,7 @@ const (
 )
 
 // inHost has the guest registers that are in registers of the host.
-var inHost = [32]register{1: 4, 2: 5, 6: 7, 8: 9, 9: 10, 10: 11, 11: 12, 12: 13, 13: 14, 14: 15, 15: 16, 16: 19, 17: 20, 18: 21, 19: 22}
+var inHost = [33]register{1: 4, 2: 5, 6: 7, 8: 9, 9: 10, 10: 11, 11: 12, 12: 13, 13: 14, 14: 15, 15: 16, 16: 19, 17: 20, 18: 21, 19: 22}
 
 // assembler writes instructions. Only the forms that translations need are here; package verify has the same list, of its own.
 type assembler struct{ code []byte }

@@ -31,7 +31,7 @@ func controlEmitters() map[string]emitter {
 }
 
 // inHartAt is where in the hart an address is.
-func (t *translator) inHartAt(address uint32) uint32 { return address - t.layout.X }
+func (t *pageCode) inHartAt(address uint32) uint32 { return address - t.layout.X }
 
 // supervisor leaves when the privilege is not S.
 func (t *translator) supervisor() {
@@ -119,7 +119,7 @@ func (t *translator) setStatus(d *riscv.Decoded, clears bool) {
 }
 
 // bit is to = a bit of from, compared with zero.
-func (t *translator) bit(to, from register, one uint64) {
+func (t *pageCode) bit(to, from register, one uint64) {
 	low := uint32(bits.TrailingZeros64(one))
 	t.mask(to, from, low, low+1)
 	t.compareWith(to, 0)

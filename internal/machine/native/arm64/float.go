@@ -11,13 +11,13 @@ func floatEmitters() map[string]emitter {
 		all["fl"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
 			m := access{size, load}
-			t.transfer(m, x0, t.located(d, t.layout.Read, m))
+			t.transfer(m, x0, t.located(d.Rs1, d.Imm, 1<<m.size, t.layout.Read, m))
 			t.setFloat(d.Rd, isSingle)
 		}
 		all["fs"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(false)
 			m := access{size, store}
-			to := t.located(d, t.layout.Write, m)
+			to := t.located(d.Rs1, d.Imm, 1<<m.size, t.layout.Write, m)
 			t.float(x2, d.Rs2)
 			t.transfer(m, x2, to)
 		}

@@ -18,7 +18,7 @@ type detour struct {
 }
 
 // detour gives the label of the detour of a look-up in a table of the TLB. back is to be bound behind the jump to it.
-func (t *translator) detour(table uint32, miss *label) (from, back *label) {
+func (t *pageCode) detour(table uint32, miss *label) (from, back *label) {
 	d := detour{t.newLabel(), t.newLabel(), table, miss}
 	t.detours = append(t.detours, d)
 	return d.from, d.back
@@ -26,7 +26,7 @@ func (t *translator) detour(table uint32, miss *label) (from, back *label) {
 
 // writeDetours writes the detours of what was written before. The routine has the address in x0, which it keeps, and the page of the access's last
 // byte in x2. With equal it gives the address in linear memory of the page's entry in x1.
-func (t *translator) writeDetours() {
+func (t *pageCode) writeDetours() {
 	for _, d := range t.detours {
 		if t.walks[d.table] == nil {
 			t.walks[d.table] = t.newLabel()
@@ -40,18 +40,18 @@ func (t *translator) writeDetours() {
 }
 
 // writeWalks writes the routines, which end the code.
-func (t *translator) writeWalks() {
+func (t *pageCode) writeWalks() {
 	for _, table := range []uint32{t.layout.Read, t.layout.Write} {
 		if l := t.walks[table]; l != nil {
 			t.bind(l)
-			(&walk{translator: t, table: table, fail: t.newLabel()}).write()
+			(&walk{pageCode: t, table: table, fail: t.newLabel()}).write()
 		}
 	}
 }
 
 // walk is the routine of a table.
 type walk struct {
-	*translator
+	*pageCode
 	table uint32
 	fail  *label
 }
