@@ -10,18 +10,19 @@ import (
 // pageCode is the code of one page, of whichever guest, and how it looks at the TLB and leaves for other pages.
 type pageCode struct {
 	assembler
-	guest     guest
-	layout    *blocks.Layout
-	inHost    *[33]register // of guest registers; those that are not there have zero
-	zero      uint8         // the guest register that reads as zero
-	stack     uint8         // and its stack pointer
-	alignment int64         // by so many bytes base registers are mostly aligned
-	slot      uint32        // the shift from an offset in a page of code to one in its decoded slots
-	labels    [blocks.PageSize / 2]*label
-	exits     []exit
-	detours   []detour
-	walks     map[uint32]*label // the routines, by the table of the TLB; nil: the interpreter walks
-	dispatch  *label
+	guest            guest
+	layout           *blocks.Layout
+	inHost           *[33]register // of guest registers; those that are not there have zero
+	zero             uint8         // the guest register that reads as zero
+	stack            uint8         // and its stack pointer
+	alignment        int64         // by so many bytes base registers are mostly aligned
+	instructionAlign uint32        // how many of the lowest bits of an address must be zero for the processor to jump there
+	slot             uint32        // the shift from an offset in a page of code to one in its decoded slots
+	labels           [blocks.PageSize / 2]*label
+	exits            []exit
+	detours          []detour
+	walks            map[uint32]*label // the routines, by the table of the TLB; nil: the interpreter walks
+	dispatch         *label
 
 	at      int                   // the instruction that is translated
 	end     int                   // of its block, a halfword
@@ -152,7 +153,7 @@ func (t *pageCode) found(table uint32, va, page register, other uint32, out *lab
 // hasTag makes x1 the address in linear memory of an entry, and jumps when that is not the page's. It uses x3.
 func (t *pageCode) hasTag(table uint32, va, page register, other uint32, out *label) {
 	t.entryOf(va, table, other)
-	t.inMemory(access{3, load}, x3, x1)
+	t.inMemory(access{size: 3, op: load}, x3, x1)
 	t.compare(true, x3, page)
 	t.jumpIf(notEqual, out)
 }
@@ -160,7 +161,7 @@ func (t *pageCode) hasTag(table uint32, va, page register, other uint32, out *la
 // addend loads that of the entry at x1.
 func (t *pageCode) addend() {
 	t.add(x1, x1, int64(t.layout.Addend)-int64(t.layout.Tag))
-	t.inMemory(access{2, load}, x1, x1)
+	t.inMemory(access{size: 2, op: load}, x1, x1)
 }
 
 // entryOf makes x1 the address in linear memory of an address's entry in a table of the TLB, which begins with the tag; tables are at multiples of
@@ -210,7 +211,7 @@ func (t *pageCode) leave() {
 	for _, e := range t.exits {
 		t.bind(e.from)
 		if e.chain {
-			t.inHart(access{3, load}, x0, pc)
+			t.inHart(access{size: 3, op: load}, x0, pc)
 			t.add(x0, x0, int64(e.offset))
 			t.jumpFar()
 			continue
@@ -219,9 +220,9 @@ func (t *pageCode) leave() {
 			t.immediate(immediateAdd, budget, budget, uint32(e.unspent))
 		}
 		if e.offset != 0 {
-			t.inHart(access{3, load}, x0, pc)
+			t.inHart(access{size: 3, op: load}, x0, pc)
 			t.add(x0, x0, int64(e.offset))
-			t.inHart(access{3, store}, x0, pc)
+			t.inHart(access{size: 3, op: store}, x0, pc)
 		}
 		t.ret()
 	}
@@ -232,16 +233,16 @@ func (t *pageCode) leave() {
 func (t *pageCode) jumpFar() {
 	t.noted(x0)
 	generation, at := t.jumpOffsets()
-	t.atDistance(access{3, load}, x1, placeOfOther, at)
-	t.atDistance(access{3, load}, x2, placeOfOther, at+8)
-	t.atDistance(access{3, load}, x3, placeOfSP, generation)
+	t.atDistance(access{size: 3, op: load}, x1, placeOfOther, at)
+	t.atDistance(access{size: 3, op: load}, x2, placeOfOther, at+8)
+	t.atDistance(access{size: 3, op: load}, x3, placeOfSP, generation)
 	t.compare(true, x1, x0)
 	t.jumpIf(notEqual, t.dispatch)
 	t.three(true, opXor, x1, x2, x3)
 	t.immediate(immediateSubs|shiftedBy12, zero, x1, blocks.MaxEntries*16>>12)
 	t.jumpIf(notBelow, t.dispatch) // of another generation
 	t.mask(x2, x0, 12, 64)
-	t.inHart(access{3, store}, x2, t.layout.PC-t.layout.X)
+	t.inHart(access{size: 3, op: store}, x2, t.layout.PC-t.layout.X)
 	t.entry(x1, x1)
 	t.enter()
 }
@@ -279,7 +280,11 @@ func (t *pageCode) writeDispatch() {
 	pc := t.layout.PC - t.layout.X
 	t.bind(t.dispatch)
 	out := t.newLabel()
-	t.inHart(access{3, store}, x0, pc)
+	t.inHart(access{size: 3, op: store}, x0, pc)
+	if t.instructionAlign != 0 {
+		t.test(x0, 0, t.instructionAlign)
+		t.jumpIf(notEqual, out)
+	}
 	t.mask(x2, x0, 12, 64)
 	other, found := t.newLabel(), t.newLabel()
 	t.found(t.layout.Code, x0, x2, 0, other)
@@ -289,19 +294,19 @@ func (t *pageCode) writeDispatch() {
 	t.bind(found)
 	t.field(field, x3, x0, 64-t.slot, 11) // decoded slots have 8 bytes
 	t.three(true, opAdd, x1, x1, x3)
-	t.inMemory(access{3, load}, x0, x1)
+	t.inMemory(access{size: 3, op: load}, x0, x1)
 	t.shiftRight(x3, x0, 8-4) // an entry has 16 bytes
 	t.entry(x3, x1)
 	t.compare(true, x1, x0)
 	t.jumpIf(notEqual, out)
-	t.inHart(access{3, load}, x0, pc) // which is noted
-	t.inHart(access{3, store}, x2, pc)
+	t.inHart(access{size: 3, op: load}, x0, pc) // which is noted
+	t.inHart(access{size: 3, op: store}, x2, pc)
 	t.noted(x0)
 	generation, at := t.jumpOffsets()
-	t.atDistance(access{3, store}, x0, placeOfOther, at)
-	t.atDistance(access{3, load}, x0, placeOfSP, generation)
+	t.atDistance(access{size: 3, op: store}, x0, placeOfOther, at)
+	t.atDistance(access{size: 3, op: load}, x0, placeOfSP, generation)
 	t.three(true, opXor, x0, x0, x3)
-	t.atDistance(access{3, store}, x0, placeOfOther, at+8)
+	t.atDistance(access{size: 3, op: store}, x0, placeOfOther, at+8)
 	t.enter()
 	t.bind(out)
 	t.ret()
@@ -317,7 +322,7 @@ func (t *pageCode) value(r uint8, scratch register) register {
 	case t.inHost[r] != 0:
 		return t.inHost[r]
 	}
-	t.inHart(access{3, load}, scratch, 8*uint32(r))
+	t.inHart(access{size: 3, op: load}, scratch, 8*uint32(r))
 	return scratch
 }
 
@@ -331,7 +336,7 @@ func (t *pageCode) setGuest(r uint8, from register) {
 	case t.inHost[r] != 0:
 		t.move(t.inHost[r], from)
 	default:
-		t.inHart(access{3, store}, from, 8*uint32(r))
+		t.inHart(access{size: 3, op: store}, from, 8*uint32(r))
 	}
 }
 

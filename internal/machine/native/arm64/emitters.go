@@ -22,7 +22,7 @@ func allEmitters() map[string]emitter {
 		},
 		"auipc": func(t *translator, d *riscv.Decoded) {
 			to := t.result(d.Rd)
-			t.inHart(access{3, load}, x0, t.layout.PC-t.layout.X)
+			t.inHart(access{size: 3, op: load}, x0, t.layout.PC-t.layout.X)
 			t.add(to, x0, d.Imm+int64(t.at))
 			t.setGuest(d.Rd, to)
 		},
@@ -146,7 +146,8 @@ func (t *translator) divide(d *riscv.Decoded, wide bool, op uint32, remainder bo
 func memoryEmitters() map[string]emitter {
 	all := map[string]emitter{}
 	for name, a := range map[string]access{
-		"lb": {0, loadSigned}, "lh": {1, loadSigned}, "lw": {2, loadSigned}, "ld": {3, load}, "lbu": {0, load}, "lhu": {1, load}, "lwu": {2, load},
+		"lb": {size: 0, op: loadSigned}, "lh": {size: 1, op: loadSigned}, "lw": {size: 2, op: loadSigned}, "ld": {size: 3, op: load},
+		"lbu": {size: 0, op: load}, "lhu": {size: 1, op: load}, "lwu": {size: 2, op: load},
 	} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
 			from, to := t.located(d.Rs1, d.Imm, 1<<a.size, t.layout.Read, a), t.result(d.Rd)
@@ -154,7 +155,7 @@ func memoryEmitters() map[string]emitter {
 			t.setGuest(d.Rd, to)
 		}
 	}
-	for name, a := range map[string]access{"sb": {0, store}, "sh": {1, store}, "sw": {2, store}, "sd": {3, store}} {
+	for name, a := range map[string]access{"sb": {size: 0}, "sh": {size: 1}, "sw": {size: 2}, "sd": {size: 3}} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
 			to := t.located(d.Rs1, d.Imm, 1<<a.size, t.layout.Write, a)
 			t.transfer(a, t.value(d.Rs2, x2), to)
@@ -176,9 +177,9 @@ func atomicEmitters() map[string]emitter {
 	keep := map[string]byte{"amomin": less, "amomax": greater, "amominu": below, "amomaxu": above} // the old value, when it is so
 	all := map[string]emitter{}
 	for suffix, wide := range map[string]bool{".w": false, ".d": true} {
-		put, get := access{2, store}, access{2, loadSigned}
+		put, get := access{size: 2, op: store}, access{size: 2, op: loadSigned}
 		if wide {
-			put, get = access{3, store}, access{3, load}
+			put, get = access{size: 3, op: store}, access{size: 3, op: load}
 		}
 		amo := func(t *translator, d *riscv.Decoded, value func(with register)) { // the old one is in x1, the new one in x3
 			t.aligned(d, t.layout.Write, put)
@@ -211,21 +212,21 @@ func atomicEmitters() map[string]emitter {
 		reserved := func(t *translator) uint32 { return t.layout.Reserved - t.layout.X }
 		all["lr"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.aligned(d, t.layout.Read, put)
-			t.inHart(access{3, store}, x0, reservation(t))
+			t.inHart(access{size: 3, op: store}, x0, reservation(t))
 			t.three(true, opAdd, x0, x0, x1)
 			t.inMemory(get, x1, x0)
-			t.inHart(access{3, store}, x1, reserved(t))
+			t.inHart(access{size: 3, op: store}, x1, reserved(t))
 			t.setGuest(d.Rd, x1)
 		}
 		all["sc"+suffix] = func(t *translator, d *riscv.Decoded) {
 			failed, done := t.newLabel(), t.newLabel()
 			t.aligned(d, t.layout.Write, put)
 			t.three(true, opAdd, x1, x0, x1)
-			t.inHart(access{3, load}, x3, reservation(t))
+			t.inHart(access{size: 3, op: load}, x3, reservation(t))
 			t.compare(true, x0, x3)
 			t.jumpIf(notEqual, failed)
 			t.inMemory(get, x0, x1)
-			t.inHart(access{3, load}, x3, reserved(t))
+			t.inHart(access{size: 3, op: load}, x3, reserved(t))
 			t.compare(true, x0, x3)
 			t.jumpIf(notEqual, failed)
 			t.inMemory(put, t.value(d.Rs2, x2), x1)
@@ -235,7 +236,7 @@ func atomicEmitters() map[string]emitter {
 			t.constant(x1, 1)
 			t.bind(done)
 			t.constant(x2, -1)
-			t.inHart(access{3, store}, x2, reservation(t))
+			t.inHart(access{size: 3, op: store}, x2, reservation(t))
 			t.setGuest(d.Rd, x1)
 		}
 	}

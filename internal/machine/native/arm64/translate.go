@@ -61,15 +61,15 @@ var conditions = map[string]byte{"beq": equal, "bne": notEqual, "blt": less, "bg
 
 // checkSecond leaves when the next page has another second half of the current instruction, or is not known to be code.
 func (t *translator) checkSecond() {
-	t.inHart(access{3, load}, x0, t.layout.PC-t.layout.X)
+	t.inHart(access{size: 3, op: load}, x0, t.layout.PC-t.layout.X)
 	t.add(x0, x0, blocks.PageSize)
 	t.found(t.layout.Code, x0, x0, 0, t.miss())
 	t.constant(x2, int64(t.layout.Frame))
 	t.three(true, opAdd, x2, x2, x1)
-	t.inMemory(access{2, load}, x2, x2)
+	t.inMemory(access{size: 2, op: load}, x2, x2)
 	t.shiftLeft(x2, x2, 12)
 	t.add(x2, x2, int64(t.layout.RAM))
-	t.inMemory(access{1, load}, x2, x2)
+	t.inMemory(access{size: 1, op: load}, x2, x2)
 	t.constant(x0, int64(t.Second))
 	t.compare(true, x2, x0)
 	t.jumpIf(notEqual, t.miss())
@@ -81,7 +81,7 @@ func (t *translator) link(d *riscv.Decoded) {
 		return
 	}
 	to := t.result(d.Rd)
-	t.inHart(access{3, load}, to, t.layout.PC-t.layout.X)
+	t.inHart(access{size: 3, op: load}, to, t.layout.PC-t.layout.X)
 	t.add(to, to, int64(t.at+d.Size))
 	t.setGuest(d.Rd, to)
 }

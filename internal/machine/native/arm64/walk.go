@@ -62,7 +62,7 @@ func (w *walk) write() {
 	w.compare(true, x1, x2)
 	w.jumpIf(notEqual, w.fail) // the access is in two pages
 	w.entryOf(x0, w.table, w.layout.Other)
-	w.inMemory(access{3, load}, x3, x1)
+	w.inMemory(access{size: 3, op: load}, x3, x1)
 	w.compare(true, x3, x2)
 	w.jumpIf(notEqual, tables)
 	w.ret()
@@ -94,7 +94,7 @@ func (w *walk) isStore() bool { return w.table == w.layout.Write }
 
 // loadHart loads a word of the hart by its address.
 func (w *walk) loadHart(size uint32, to register, address uint32) {
-	w.inHart(access{size, load}, to, w.inHartAt(address))
+	w.inHart(access{size: size, op: load}, to, w.inHartAt(address))
 }
 
 // failUnless fails unless x1 has a value.
@@ -107,7 +107,7 @@ func (w *walk) failUnless(value int64) {
 func (w *walk) begin() {
 	w.loadHart(3, x1, w.layout.Walk.SlowLeft)
 	w.immediate(immediateSubs, x1, x1, blocks.WalkCharge)
-	w.inHart(access{3, store}, x1, w.inHartAt(w.layout.Walk.SlowLeft))
+	w.inHart(access{size: 3, op: store}, x1, w.inHartAt(w.layout.Walk.SlowLeft))
 	w.jumpIf(less, w.fail)
 	w.loadHart(2, x1, w.layout.Supervisor.Privilege)
 	w.compareWith(x1, blocks.PrivilegeS)
@@ -128,7 +128,7 @@ func (w *walk) tableEntry(bit uint32) {
 	w.addShifted(x2, x2, x1, 3)
 	w.constant(x1, int64(w.layout.RAM))
 	w.three(true, opAdd, x2, x2, x1)
-	w.inMemory(access{3, load}, x2, x2)
+	w.inMemory(access{size: 3, op: load}, x2, x2)
 }
 
 // inRAM makes the physical address in x2 the offset in RAM, and fails when it is none.
@@ -136,7 +136,7 @@ func (w *walk) inRAM() {
 	w.constant(x1, blocks.RAMBase)
 	w.three(true, opSub, x2, x2, x1)
 	w.constant(x1, int64(w.layout.Walk.RAMBytes))
-	w.inMemory(access{3, load}, x1, x1)
+	w.inMemory(access{size: 3, op: load}, x1, x1)
 	w.compare(true, x2, x1)
 	w.jumpIf(notBelow, w.fail)
 }
@@ -193,9 +193,9 @@ func (w *walk) noteUserEntry() {
 	w.jumpIf(notEqual, w.fail)
 	w.jump(noted)
 	w.bind(first)
-	w.inHart(access{1, store}, x1, w.inHartAt(s.UserEntry))
+	w.inHart(access{size: 1, op: store}, x1, w.inHartAt(s.UserEntry))
 	w.constant(x1, 1)
-	w.inHart(access{3, store}, x1, w.inHartAt(s.UserEntries))
+	w.inHart(access{size: 3, op: store}, x1, w.inHartAt(s.UserEntries))
 	w.bind(noted)
 }
 
@@ -232,14 +232,14 @@ func (w *walk) storable() {
 	w.shiftRight(x1, x2, 11) // two bytes for each page
 	w.constant(x3, int64(w.layout.Walk.CodeIndex))
 	w.three(true, opAdd, x1, x1, x3)
-	w.inMemory(access{1, load}, x1, x1)
+	w.inMemory(access{size: 1, op: load}, x1, x1)
 	w.failUnless(0)
 	w.constant(x1, int64(w.layout.RAM))
 	w.three(true, opAdd, x1, x1, x2)
 	w.shiftRight(x1, x1, 12)
 	w.constant(x3, int64(w.layout.Walk.Dirty))
 	w.three(true, opAdd, x1, x1, x3)
-	w.inMemory(access{0, load}, x1, x1)
+	w.inMemory(access{size: 0, op: load}, x1, x1)
 	w.compareWith(x1, 0)
 	w.jumpIf(equal, w.fail)
 }
@@ -247,9 +247,9 @@ func (w *walk) storable() {
 // fill makes the entry at the first place that of the page at an offset in RAM, in x2, and returns. What was there moves to its other place.
 func (w *walk) fill() {
 	free, occupied, moved := w.newLabel(), w.newLabel(), w.newLabel()
-	word := access{3, load}
+	word := access{size: 3, op: load}
 	w.constant(x1, int64(w.layout.Walk.Scratch))
-	w.inMemory(access{3, store}, x2, x1)
+	w.inMemory(access{size: 3, op: store}, x2, x1)
 	w.entryOf(x0, w.table, 0)
 	w.inMemory(word, x2, x1)
 	w.move(x3, x1)
@@ -265,7 +265,7 @@ func (w *walk) fill() {
 	w.entryOf(x0, w.table, 0)
 	for half := uint32(0); half < w.layout.EntrySize; half += 8 {
 		w.inMemory(word, x2, x1)
-		w.inMemory(access{3, store}, x2, x3)
+		w.inMemory(access{size: 3, op: store}, x2, x3)
 		w.add(x1, x1, 8)
 		w.add(x3, x3, 8)
 	}
@@ -279,15 +279,15 @@ func (w *walk) fill() {
 	tag := int64(w.layout.Tag)
 	w.add(x1, x1, int64(w.layout.Walk.EntryFrame)-tag)
 	w.shiftRight(x3, x2, 12)
-	w.inMemory(access{2, store}, x3, x1)
+	w.inMemory(access{size: 2, op: store}, x3, x1)
 	w.add(x1, x1, int64(w.layout.Addend)-int64(w.layout.Walk.EntryFrame))
 	w.constant(x3, int64(w.layout.RAM))
 	w.three(true, opAdd, x2, x2, x3)
 	w.mask(x3, x0, 12, 64)
 	w.three(true, opSub, x2, x2, x3)
-	w.inMemory(access{2, store}, x2, x1)
+	w.inMemory(access{size: 2, op: store}, x2, x1)
 	w.add(x1, x1, tag-int64(w.layout.Addend))
-	w.inMemory(access{3, store}, x3, x1)
+	w.inMemory(access{size: 3, op: store}, x3, x1)
 	w.compare(true, x1, x1)
 	w.ret()
 }
@@ -296,17 +296,17 @@ func (w *walk) fill() {
 func (w *walk) note() {
 	full := w.newLabel()
 	w.add(x1, tlb, int64(w.layout.Walk.Filled))
-	w.inMemory(access{2, load}, x2, x1)
+	w.inMemory(access{size: 2, op: load}, x2, x1)
 	w.compareWith(x2, int64(w.layout.Walk.MaxNoted))
 	w.jumpIf(above, full)
 	w.add(x2, x2, 1)
-	w.inMemory(access{2, store}, x2, x1)
+	w.inMemory(access{size: 2, op: store}, x2, x1)
 	w.add(x2, x2, -1)
 	w.mask(x2, x2, 0, uint32(bits.Len32(w.layout.Walk.MaxNoted-1))) // as it is, or of a list that does not count any more
 	w.add(x1, tlb, int64(w.layout.Walk.Noted))
 	w.addShifted(x1, x1, x2, 1)
 	w.three(true, opSub, x2, x3, tlb)
 	w.shiftRight(x2, x2, 4) // an entry has 16 bytes
-	w.inMemory(access{1, store}, x2, x1)
+	w.inMemory(access{size: 1, op: store}, x2, x1)
 	w.bind(full)
 }

@@ -39,9 +39,11 @@ type Layout struct {
 // Host is what translated code may use of the host's processor, which not all have.
 type Host struct {
 	Fused     bool // it multiplies and adds with one rounding: FMA3 on amd64
-	AES       bool // AES-NI
-	Carryless bool // PCLMULQDQ
-	SHA       bool // SHA-NI
+	AES       bool // AES-NI on amd64, FEAT_AES on arm64
+	Carryless bool // PCLMULQDQ, FEAT_PMULL
+	SHA       bool // SHA-NI, FEAT_SHA1 and FEAT_SHA256
+
+	CRC, RDM, DotProduct bool // FEAT_CRC32, FEAT_RDM and FEAT_DotProd
 }
 
 // Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/common/jit.c.
