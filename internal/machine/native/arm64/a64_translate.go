@@ -91,9 +91,8 @@ func (t *a64Translator) instruction(i int) (jumps bool) {
 		t.jump(t.place(s.Target))
 		return true
 	case blocks.FlowIndirect:
-		t.copyOf(blocks.ZeroOf(d.Word.Rn()), x2)
+		t.copyOf(blocks.ZeroOf(d.Word.Rn()), x0)
 		t.link(s.Returns)
-		t.move(x0, x2)
 		t.jumpFar()
 		return true
 	}
