@@ -257,9 +257,23 @@ var layout = blocks.Layout{
 	Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 }
 
-// randomTranslation translates some random instructions, which jump among themselves.
+// a64Layout is about that of the other machine, on a host with everything.
+var a64Layout = blocks.Layout{
+	Guest: blocks.GuestARM64, X: 0x10000, F: 0x10100, PC: 0x10300, Reservation: 0x10400, Reserved: 0x10408,
+	Write: 0x10000, Code: 0x20000, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Generation: 0x30410, Jumps: 0x30420,
+	ARM64: blocks.ARM64{FlagA: 0x10318, FlagB: 0x10320, Flags: 0x10328, EL: 0x10330, IRQ: 0x10358, PState: 0x10360, SCTLR: 0x103a8, TPIDR: 0x103e0, CPACR: 0x103f8, UserTLB: 0x10800},
+	Host:  blocks.Host{CRC: true, RDM: true, DotProduct: true, AES: true, Carryless: true, SHA: true},
+}
+
+// everything is what a processor may have.
+var everything = verify.Features{CRC: true, RDM: true, DotProduct: true, AES: true, Carryless: true, SHA: true}
+
+// randomTranslation translates some random instructions of either guest, which jump among themselves.
 func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []int) {
 	t.Helper()
+	if random.IntN(2) == 0 {
+		return randomA64(t, random)
+	}
 	page := make([]byte, blocks.PageSize)
 	count := 4 + random.IntN(30)
 	for at := 0; at < 4*count; {
@@ -285,13 +299,42 @@ func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []i
 		binary.LittleEndian.PutUint32(page[at:], word)
 		at += 4
 	}
-	return translate(t, blocks.Page{Code: page, Entries: []uint16{0, 20, 80}})
+	return translate(t, &layout, blocks.Page{Code: page, Entries: []uint16{0, 20, 80}})
+}
+
+// randomA64 is randomTranslation of arm64 code.
+func randomA64(t testing.TB, random *rand.Rand) (code []byte, places []int) {
+	t.Helper()
+	page := make([]byte, blocks.PageSize)
+	count := uint32(4 + random.IntN(30))
+	for at := uint32(0); at < count; at++ {
+		row := &a64.Table[random.IntN(len(a64.Table))]
+		if row.Group == "simd" || row.Group == "vfp" { // most of the table
+			row = &a64.Table[random.IntN(len(a64.Table))]
+		}
+		word := random.Uint32()
+		to := random.Uint32N(40) - at
+		switch row.Format {
+		case a64.FormatB26:
+			word = to & (1<<26 - 1)
+		case a64.FormatBC, a64.FormatCB:
+			word = word&^(1<<24-1<<5) | to&(1<<19-1)<<5
+		case a64.FormatTB:
+			word = word&^(1<<19-1<<5) | to&(1<<14-1)<<5
+		}
+		binary.LittleEndian.PutUint32(page[4*at:], row.Bits.Match|word&^row.Bits.Mask)
+	}
+	return translate(t, &a64Layout, blocks.Page{Code: page, Entries: []uint16{0, 20, 80}})
 }
 
 // translate gives a page's translation, which must be accepted.
-func translate(t testing.TB, p blocks.Page) (code []byte, places []int) {
+func translate(t testing.TB, l *blocks.Layout, p blocks.Page) (code []byte, places []int) {
 	t.Helper()
-	made, ok := arm64.Translate(&layout, p)
+	make := arm64.Translate
+	if l.Guest == blocks.GuestARM64 {
+		make = arm64.TranslateA64
+	}
+	made, ok := make(l, p)
 	if !ok {
 		return nil, nil
 	}
@@ -322,7 +365,7 @@ func harmless(w uint32) error {
 		return nil
 	}
 	listed := strings.Fields("add sub adds subs cmp cmn neg negs and orr eor mov movz movn movk sbfm ubfm sbfx ubfx sbfiz ubfiz lsl lsr asr sxtb sxth sxtw uxtb uxth uxtw " +
-		"ands tst bics bfm bfi bfxil csneg cneg adc sbc ngc smaddl smsubl umaddl umsubl smull umull smnegl umnegl rev16 rev32 cls " +
+		"ands tst bics bfm bfi bfxil csneg cneg adc sbc ngc smaddl smsubl umaddl umsubl smull umull smnegl umnegl rev16 rev32 cls crc32b crc32h crc32w crc32x crc32cb crc32ch crc32cw crc32cx " +
 		"mul mneg madd msub smulh umulh udiv sdiv csel csinc csinv cset csetm cinc cinv bic orn mvn eon ror extr clz rbit rev ldr ldrb ldrh ldrsb ldrsh ldrsw str strb strh")
 	if !slices.Contains(listed, name) {
 		return fmt.Errorf("%s is not on the list", name)
@@ -396,6 +439,7 @@ func TestRefusesMutations(t *testing.T) {
 	if err != nil {
 		count = 20_000
 	}
+	haveEverything(t)
 	seed, _ := strconv.ParseUint(os.Getenv("AGENTVM_FUZZ_SEED"), 10, 64)
 	random := rand.New(rand.NewPCG(seed, 7))
 	accepted, judged, distances := 0, map[uint32]error{}, map[uint32]jumpDistance{}
@@ -451,6 +495,13 @@ func TestRefusesMutations(t *testing.T) {
 	if accepted == 0 || accepted > count/2 {
 		t.Errorf("of %d mutations %d are accepted: the test does not try what it should", count, accepted)
 	}
+}
+
+// haveEverything has the verifier believe that this processor has.
+func haveEverything(t testing.TB) {
+	old := verify.Host
+	verify.Host = everything
+	t.Cleanup(func() { verify.Host = old })
 }
 
 // jumpDistance is where an instruction leads, by the operand that golang.org/x/arch decodes.
@@ -531,16 +582,21 @@ func endsThere(w uint32) bool { return w == ret || w == jump || w>>26 == 5 }
 func FuzzPages(f *testing.F) {
 	f.Add([]byte{0x13, 0x05, 0x15, 0x00, 0x01, 0x00, 0x6f, 0x00, 0x00, 0x00}, uint16(0), uint16(4))
 	f.Add([]byte{0x63, 0x05, 0x00, 0x00, 0x37, 0x05, 0x01, 0x00, 0x37, 0x05, 0x01, 0x00}, uint16(4092), uint16(2))
+	f.Add([]byte{0x00, 0x00, 0x01, 0xab, 0x40, 0x00, 0x00, 0x54, 0xe0, 0x07, 0xc1, 0xa8}, uint16(0), uint16(8))
+	haveEverything(f)
 	f.Fuzz(func(t *testing.T, code []byte, a, b uint16) {
 		page := make([]byte, blocks.PageSize)
 		for n := 0; n < len(page) && len(code) > 0; {
 			n += copy(page[n:], code)
 		}
-		translate(t, blocks.Page{Code: page, Entries: []uint16{a % blocks.PageSize &^ 1, b % blocks.PageSize &^ 1}})
+		for _, l := range []*blocks.Layout{&layout, &a64Layout} {
+			translate(t, l, blocks.Page{Code: page, Entries: []uint16{a % blocks.PageSize &^ 1, b % blocks.PageSize &^ 1}})
+		}
 	})
 }
 
 func BenchmarkCode(b *testing.B) {
+	haveEverything(b)
 	random := rand.New(rand.NewPCG(1, 1))
 	var codes [][]byte
 	var places [][]int
