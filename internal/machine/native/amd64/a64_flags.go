@@ -99,7 +99,7 @@ func (t *a64Translator) compareFlags(wide bool) {
 // setFlags sets the kind of the flags whose operands the hart has. The host's are not known to be the same.
 func (t *a64Translator) setFlags(kind int32) {
 	t.hartSet(t.layout.ARM64.Flags, kind)
-	t.flags, t.flagsAt = a64Flags{known: true, kind: kind}, -1
+	t.flags, t.flagsAt = a64Flags{known: true, kind: kind}, 0
 }
 
 // subtractFlags sets the flags of a - b, both in registers with their signs when it is of 32 bits.
@@ -159,7 +159,7 @@ func (t *a64Translator) conditionalCompare(w a64Word) {
 	t.hartSet(t.layout.ARM64.FlagB, other.b)
 	t.hartSet(t.layout.ARM64.Flags, other.kind)
 	t.bind(done)
-	t.flags, t.flagsAt = a64Flags{kind: max(other.kind, kind), looked: true}, -1
+	t.flags = a64Flags{kind: max(other.kind, kind), looked: true}
 }
 
 // conditionalSelect is CSEL, CSINC, CSINV and CSNEG.

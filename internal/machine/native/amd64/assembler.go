@@ -40,6 +40,7 @@ type assembler struct {
 	code      []byte
 	labelRoom []label        // for new ones
 	holds     [rdx + 1]uint8 // the guest register, in the hart, of which rax, rcx and rdx have the value; 0: none
+	flagsAt   int            // where the host's flags are those of the guest's last comparison; 0: nowhere
 }
 
 // hold notes that a register has the value of a guest register.
@@ -472,7 +473,7 @@ func (a *assembler) newLabel() *label {
 
 func (a *assembler) bind(l *label) {
 	l.at = a.here()
-	a.holds = [rdx + 1]uint8{}
+	a.holds, a.flagsAt = [rdx + 1]uint8{}, 0
 	for u := l.last; u != 0; {
 		place := a.code[u : u+4]
 		before := int(binary.LittleEndian.Uint32(place))
