@@ -23,6 +23,10 @@ func allA64Emitters() map[*a64.Instruction]a64Chooser {
 			if choose := a64SIMD(row); choose != nil {
 				all[row] = choose
 			}
+		} else if row.Group == "vfp" {
+			if e := a64VectorFloat(row); e != nil {
+				all[row] = always(e)
+			}
 		} else if row.Group == "system" {
 			all[row] = func(w a64Word) a64Emitter { return a64System(row, w) }
 		} else if e := a64EmitterOf(row); e != nil {

@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"math/bits"
+	"strings"
 
 	"agentvm/internal/machine/a64"
 )
@@ -14,6 +15,9 @@ const (
 	xmm4 register = 4
 	xmm5 register = 5
 )
+
+// Orders of words for shuffle: of both halves one.
+const lowerHalf, upperHalf = 0x44, 0xee
 
 // vectorAt is the place of a vector register of the guest.
 func (t *a64Translator) vectorAt(r uint8) uint32 { return t.layout.F + 16*uint32(r) }
@@ -86,7 +90,17 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 			}
 		}
 	}
+	if ops, ok := acrossVectors[row.Name]; ok {
+		return always(func(t *a64Translator, w a64Word) { t.across(ops, w) })
+	}
+	if name, isScalar := strings.CutSuffix(row.Name, ".s"); isScalar && scalarComparisons[name] != 0 {
+		return always(func(t *a64Translator, w a64Word) { t.compareScalars(scalarComparisons[name], strings.HasSuffix(name, "0"), w) })
+	}
 	switch row.Name {
+	case "cnt.v":
+		return always((*a64Translator).countOnes)
+	case "uaddlp.v":
+		return always((*a64Translator).addNeighbours)
 	case "bic.v", "orn.v", "bsl.v", "bit.v", "bif.v":
 		return always(func(t *a64Translator, w a64Word) { t.logicVector(row.Name, w) })
 	case "cmge.v":
@@ -444,8 +458,7 @@ func (t *a64Translator) interleave(w a64Word, upper bool) {
 	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
 	t.vector(op, xmm0, t.vectorAt(w.rm()))
 	if upper && !full {
-		t.vectors(vectorShuffle, xmm0, xmm0)
-		t.bytes(0xee) // the upper half
+		t.shuffle(xmm0, xmm0, upperHalf)
 	}
 	t.setVector(w.rd(), full)
 }
@@ -486,8 +499,7 @@ func (t *a64Translator) narrow(w a64Word, size uint32, amount uint8) {
 		t.vectors(vectorPackWords, xmm0, xmm0)
 	default:
 		t.vectorShift(vectorShift64, vectorShiftRight, xmm0, amount)
-		t.vectors(vectorShuffle, xmm0, xmm0)
-		t.bytes(0x88) // the even words
+		t.shuffle(xmm0, xmm0, 0x88) // the even words
 	}
 	if w.bit(30) { // to the upper half
 		t.vector(vectorStoreLow, xmm0, t.vectorAt(w.rd())+8)

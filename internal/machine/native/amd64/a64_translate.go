@@ -133,7 +133,7 @@ func decodeA64(p *Page, at int, host blocks.Host) (a64Instruction, blocks.Step) 
 // hasFor says whether the host has what a row's translation needs.
 func hasFor(row *a64.Instruction, host blocks.Host) bool {
 	switch {
-	case row.Format == a64.FormatFP3:
+	case row.Format == a64.FormatFP3, strings.HasPrefix(row.Name, "fmla."), strings.HasPrefix(row.Name, "fmls."):
 		return host.Fused
 	case row.Group != "crypto":
 		return true
