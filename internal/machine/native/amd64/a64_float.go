@@ -33,6 +33,9 @@ func a64Float(row *a64.Instruction) a64Emitter {
 				t.result(w.rd(), precisionOf(w), op == floatMultiply || op == floatDivide)
 			}
 		}
+		if strings.HasPrefix(name, "fmax") || strings.HasPrefix(name, "fmin") {
+			return func(t *a64Translator, w a64Word) { t.largerFloat(name[2] == 'a', w) }
+		}
 	case a64.FormatFP3:
 		op := map[string]byte{"fmadd": fusedAdd, "fmsub": fusedNegatedAdd, "fnmadd": fusedNegatedSubtract, "fnmsub": fusedSubtract}[name]
 		return func(t *a64Translator, w a64Word) {

@@ -94,7 +94,9 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 		return always(func(t *a64Translator, w a64Word) { t.across(ops, w) })
 	}
 	if name, isScalar := strings.CutSuffix(row.Name, ".s"); isScalar && scalarComparisons[name] != 0 {
-		return always(func(t *a64Translator, w a64Word) { t.compareScalars(scalarComparisons[name], strings.HasSuffix(name, "0"), w) })
+		return always(func(t *a64Translator, w a64Word) {
+			t.compareScalars(scalarComparisons[name], strings.HasSuffix(name, "0"), w)
+		})
 	}
 	switch row.Name {
 	case "cnt.v":
@@ -162,6 +164,10 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 		}
 	case "dup.r", "dup.e", "dup.s", "umov.w", "umov.x", "smov.w", "smov.x", "ins.r", "ins.e":
 		return always(func(t *a64Translator, w a64Word) { t.copyElement(row.Name, w) })
+	case "uzp1", "uzp2":
+		return always(func(t *a64Translator, w a64Word) { t.unzip(w, row.Name == "uzp2") })
+	case "trn1", "trn2":
+		return always(func(t *a64Translator, w a64Word) { t.transpose(w, row.Name == "trn2") })
 	case "zip1", "zip2":
 		return always(func(t *a64Translator, w a64Word) { t.interleave(w, row.Name == "zip2") })
 	case "tbl1", "tbl2", "tbl3", "tbl4":
@@ -461,6 +467,67 @@ func (t *a64Translator) interleave(w a64Word, upper bool) {
 		t.shuffle(xmm0, xmm0, upperHalf)
 	}
 	t.setVector(w.rd(), full)
+}
+
+// unzip takes every second lane of both operands: they are narrowed, and so small that nothing saturates.
+func (t *a64Translator) unzip(w a64Word, odd bool) {
+	size := w.field(22, 2)
+	t.floatOn()
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	if w.bit(30) {
+		t.vector(vectorLoad, xmm1, t.vectorAt(w.rm()))
+	} else {
+		t.vector(lowerSizes[3], xmm0, t.vectorAt(w.rm()))
+		t.vectors(vectorLoad, xmm1, xmm0)
+	}
+	for _, x := range []register{xmm0, xmm1} {
+		switch {
+		case size == 2 && odd:
+			t.shuffle(x, x, 0xdd)
+		case size == 2:
+			t.shuffle(x, x, 0x88)
+		case size == 1 && !odd:
+			t.vectorShift(vectorShift32, vectorShiftLeft, x, 16)
+			fallthrough
+		case size == 1:
+			t.vectorShift(vectorShift32, vectorShiftArithm, x, 16)
+		case size == 0 && !odd:
+			t.vectorShift(vectorShift16, vectorShiftLeft, x, 8)
+			fallthrough
+		case size == 0:
+			t.vectorShift(vectorShift16, vectorShiftRight, x, 8)
+		}
+	}
+	op := [4]int{vectorPackBytes, vectorPackWords, lowerSizes[3], lowerSizes[3]}[size]
+	if size == 3 && odd {
+		op = upperSizes[3]
+	}
+	t.vectors(op, xmm0, xmm1)
+	t.setVector(w.rd(), w.bit(30))
+}
+
+// transpose has every second lane of both operands, next to each other.
+func (t *a64Translator) transpose(w a64Word, odd bool) {
+	size := w.field(22, 2)
+	t.floatOn()
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vector(vectorLoad, xmm1, t.vectorAt(w.rm()))
+	switch shifts, n := vectorShift16+int(size), uint8(8)<<size; {
+	case size == 3 && odd:
+		t.vectors(upperSizes[3], xmm0, xmm1)
+	case size == 3:
+		t.vectors(lowerSizes[3], xmm0, xmm1)
+	default:
+		if odd {
+			t.vectorShift(shifts, vectorShiftRight, xmm1, n)
+		} else {
+			t.vectorShift(shifts, vectorShiftLeft, xmm0, n)
+		}
+		t.vectorShift(shifts, vectorShiftRight, xmm0, n)
+		t.vectorShift(shifts, vectorShiftLeft, xmm1, n)
+		t.vectors(vectorOr, xmm0, xmm1)
+	}
+	t.setVector(w.rd(), w.bit(30))
 }
 
 // extractVector is EXT.

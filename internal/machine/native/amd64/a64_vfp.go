@@ -217,16 +217,32 @@ func (t *a64Translator) compareLanes(name string, w a64Word) {
 	t.setVector(w.rd(), w.bit(30))
 }
 
-// largerLanes has FMAX and FMIN, and those for numbers. Of zeros the host gives the second: where that may differ from the other, both have the same
-// bits but the sign, which is set in one of them.
+// largerLanes has FMAX and FMIN, and those for numbers.
 func (t *a64Translator) largerLanes(larger bool, w a64Word) {
-	precision, op, combine := precisionOf(w), byte(floatMinimum), vectorOr
-	if larger {
-		op, combine = floatMaximum, vectorAnd
-	}
 	t.roundable()
 	t.lanes(xmm0, w.rn(), w)
 	t.lanes(xmm1, w.rm(), w)
+	t.larger(larger, precisionOf(w))
+	t.setVector(w.rd(), w.bit(30))
+}
+
+// largerFloat has the same of one number.
+func (t *a64Translator) largerFloat(larger bool, w a64Word) {
+	t.roundable()
+	t.operate(precisionOf(w), floatMove, w.rn())
+	t.hartFloat(precisionOf(w), false, floatMove, xmm1, t.vectorAt(w.rm()))
+	t.larger(larger, precisionOf(w))
+	t.moveFloat(w.bit(22), rax)
+	t.setFloat(w.rd())
+}
+
+// larger makes xmm0's numbers the larger or smaller ones of both, xmm0 and xmm1. Of zeros the host gives the second: where the other way round it gives
+// another, that has the other sign.
+func (t *a64Translator) larger(larger bool, precision byte) {
+	op, combine := byte(floatMinimum), vectorOr
+	if larger {
+		op, combine = floatMaximum, vectorAnd
+	}
 	t.vectors(vectorLoad, xmm2, xmm0)
 	t.comparePacked(precision, xmm2, xmm1, packedUnordered)
 	t.leaveIfAny(xmm2)
@@ -234,7 +250,6 @@ func (t *a64Translator) largerLanes(larger bool, w a64Word) {
 	t.packed(precision, op, xmm2, xmm0)
 	t.packed(precision, op, xmm0, xmm1)
 	t.vectors(combine, xmm0, xmm2)
-	t.setVector(w.rd(), w.bit(30))
 }
 
 // addPair is FADDP of the two numbers of a register.
