@@ -95,13 +95,14 @@ type ARM64 struct {
 	TPIDR, TPIDRRO, TPIDR1, SP uint32 // the last is that of EL0
 	ELR, SPSR, ESR, FAR        uint32
 	UserTLB                    uint32 // that of EL0
+	TTBR0, TTBR1, TCR          uint32
 }
 
 // At adds the address of the hart to offsets in it.
 func (a ARM64) At(hart uint32) ARM64 {
 	for _, place := range []*uint32{
 		&a.Flags, &a.FlagA, &a.FlagB, &a.FPCR, &a.FPSR, &a.CPACR, &a.SCTLR, &a.EL, &a.IRQ, &a.SPSelect, &a.PState, &a.TPIDR, &a.TPIDRRO, &a.TPIDR1, &a.SP,
-		&a.ELR, &a.SPSR, &a.ESR, &a.FAR, &a.UserTLB,
+		&a.ELR, &a.SPSR, &a.ESR, &a.FAR, &a.UserTLB, &a.TTBR0, &a.TTBR1, &a.TCR,
 	} {
 		*place += hart
 	}

@@ -212,6 +212,7 @@ static void two_sources(uint32_t w) {
     bool wide = w >> 31;
     uint64_t a = xzr(rn_of(w)), b = xzr(rm_of(w));
     unsigned amount = (unsigned)b & (wide ? 63 : 31), op = field(w, 10, 6);
+    if (op < 8 || op > 11) slow(SLOW_ARITHMETIC);
     switch (op) {
     case 2: write(w, divide(w, a, b, false)); break;
     case 3: write(w, divide(w, a, b, true)); break;
