@@ -44,6 +44,8 @@ func (t *a64Translator) known() any { return t.a64Facts }
 
 func (t *a64Translator) know(k any) { t.a64Facts, _ = k.(a64Facts) }
 
+func (t *a64Translator) tables(w *walk) pageTables { return vmsa{w} }
+
 // TranslateA64 makes the code of a page of arm64 code. It is false when none of the entries is an instruction that can be translated.
 func TranslateA64(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 	t := &a64Translator{pageCode: pageCode{layout: l, inHost: &a64InHost, zero: blocks.ZeroA64, stack: blocks.StackA64, alignment: 16, slot: 1, instructionAlign: 2}}

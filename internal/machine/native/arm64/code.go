@@ -21,7 +21,7 @@ type pageCode struct {
 	labels           [blocks.PageSize / 2]*label
 	exits            []exit
 	detours          []detour
-	walks            map[uint32]*label // the routines, by the table of the TLB; nil: the interpreter walks
+	walks            map[uint32]*label // the routines, by the table of the TLB
 	dispatch         *label
 
 	at      int                   // the instruction that is translated
@@ -48,6 +48,8 @@ type guest interface {
 	// known is what code before an instruction, in its block, has looked at; know sets it: nil is nothing.
 	known() any
 	know(any)
+	// tables are the guest's page tables.
+	tables(w *walk) pageTables
 }
 
 // page is a page of a guest's code, with what its instructions do to memory.
@@ -59,7 +61,7 @@ type page[I any] struct {
 
 // translate makes the code of the page. It is false when none of the entries is an instruction that can be translated.
 func (t *page[I]) translate() (blocks.Translation, bool) {
-	t.dispatch = t.newLabel()
+	t.dispatch, t.walks = t.newLabel(), map[uint32]*label{}
 	for i := range t.labels {
 		if t.Leader[i] && t.Steps[i].Size != 0 {
 			t.labels[i] = t.newLabel()
@@ -348,14 +350,10 @@ func (t *pageCode) lookUp(table uint32, size int64, miss *label) {
 		t.add(last, x0, size-1)
 	}
 	t.mask(x2, last, 12, 64)
-	if t.walks == nil {
-		t.found(table, x0, x2, 0, miss)
-	} else {
-		detour, back := t.detour(table, miss)
-		t.hasTag(table, x0, x2, 0, detour)
-		t.bind(back)
-		t.addend()
-	}
+	detour, back := t.detour(table, miss)
+	t.hasTag(table, x0, x2, 0, detour)
+	t.bind(back)
+	t.addend()
 	t.three(true, opAdd, x0, x0, x1)
 }
 

@@ -22,10 +22,12 @@ func (t *translator) known() any { return t.facts }
 
 func (t *translator) know(k any) { t.facts, _ = k.(facts) }
 
+func (t *translator) tables(w *walk) pageTables { return sv39{w} }
+
 // Translate makes the code of a page of RISC-V code. It is false when none of the entries is an instruction that can be translated.
 func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 	t := &translator{
-		pageCode: pageCode{layout: l, inHost: &inHost, stack: 2, alignment: 8, slot: 2, walks: map[uint32]*label{}},
+		pageCode: pageCode{layout: l, inHost: &inHost, stack: 2, alignment: 8, slot: 2},
 		Blocks:   blocks.RISCV(p, func(d *riscv.Decoded) bool { return emitters()[d.Name] != nil && blocks.HasRegister(d) }),
 	}
 	t.guest = t

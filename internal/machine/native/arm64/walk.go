@@ -39,12 +39,26 @@ func (t *pageCode) writeDetours() {
 	t.detours = nil
 }
 
+// pageTables are a guest's, as far as the routine goes through them: the address is in x0, a table's or an entry in x2, and x1 and x3 are free. What
+// concerns more than the TLB, or may be an exception, fails.
+type pageTables interface {
+	// root makes x2 the physical address of the first table, and gives the lowest bit of an address's number in it.
+	root() (bit uint32)
+	// pointer continues at other when the entry is not a pointer to a table, and makes x2 the table's address.
+	pointer(other *label)
+	// leaf makes the entry in x2 the address that it has. It fails when it does not permit the access, or a bit of it would have to be set.
+	leaf()
+	// large is leaf for an entry of the second lowest level, and a page of the kernel's.
+	large()
+}
+
 // writeWalks writes the routines, which end the code.
 func (t *pageCode) writeWalks() {
 	for _, table := range []uint32{t.layout.Read, t.layout.Write} {
 		if l := t.walks[table]; l != nil {
 			t.bind(l)
-			(&walk{pageCode: t, table: table, fail: t.newLabel()}).write()
+			w := &walk{pageCode: t, table: table, fail: t.newLabel()}
+			w.write(t.guest.tables(w))
 		}
 	}
 }
@@ -56,7 +70,7 @@ type walk struct {
 	fail  *label
 }
 
-func (w *walk) write() {
+func (w *walk) write(g pageTables) {
 	tables, have := w.newLabel(), w.newLabel()
 	w.mask(x1, x0, 12, 64)
 	w.compare(true, x1, x2)
@@ -67,17 +81,22 @@ func (w *walk) write() {
 	w.jumpIf(notEqual, tables)
 	w.ret()
 	w.bind(tables)
-	w.begin()
-	w.tableEntry(30)
-	w.pointer(w.fail)
-	w.tableEntry(21)
+	w.loadHart(3, x1, w.layout.Walk.SlowLeft)
+	w.immediate(immediateSubs, x1, x1, blocks.WalkCharge)
+	w.inHart(access{size: 3, op: store}, x1, w.inHartAt(w.layout.Walk.SlowLeft))
+	w.jumpIf(less, w.fail)
+	for bit := g.root(); bit > blocks.Superpage; bit -= 9 {
+		w.tableEntry(bit)
+		g.pointer(w.fail)
+	}
+	w.tableEntry(blocks.Superpage)
 	large := w.newLabel()
-	w.pointer(large)
+	g.pointer(large)
 	w.tableEntry(12)
-	w.leaf()
+	g.leaf()
 	w.jump(have)
 	w.bind(large)
-	w.superpage()
+	w.superpage(g)
 	w.bind(have) // x2 is the page's physical address
 	w.inRAM()
 	if w.isStore() {
@@ -103,24 +122,6 @@ func (w *walk) failUnless(value int64) {
 	w.jumpIf(notEqual, w.fail)
 }
 
-// begin charges for the walk, and makes x2 the physical address of the root.
-func (w *walk) begin() {
-	w.loadHart(3, x1, w.layout.Walk.SlowLeft)
-	w.immediate(immediateSubs, x1, x1, blocks.WalkCharge)
-	w.inHart(access{size: 3, op: store}, x1, w.inHartAt(w.layout.Walk.SlowLeft))
-	w.jumpIf(less, w.fail)
-	w.loadHart(2, x1, w.layout.Supervisor.Privilege)
-	w.compareWith(x1, blocks.PrivilegeS)
-	w.jumpIf(above, w.fail)
-	w.loadHart(3, x2, w.layout.Walk.SATP)
-	w.shiftRight(x1, x2, 60)
-	w.failUnless(blocks.SATPSv39)
-	w.field(fieldSigned, x1, x0, 0, 38)
-	w.compare(true, x1, x0)
-	w.jumpIf(notEqual, w.fail) // no address of 39 bits with its sign
-	w.field(field, x2, x2, 64-12, 43)
-}
-
 // tableEntry loads the entry for the address in x0, whose number is from a bit on, of the table at x2.
 func (w *walk) tableEntry(bit uint32) {
 	w.inRAM()
@@ -141,90 +142,32 @@ func (w *walk) inRAM() {
 	w.jumpIf(notBelow, w.fail)
 }
 
-// pointer continues at other when the entry is not a pointer to a table, and makes x2 the table's address.
-func (w *walk) pointer(other *label) {
-	w.constant(x1, 255&^blocks.EntryG)
-	w.three(true, opAnd, x1, x2, x1)
-	w.compareWith(x1, blocks.EntryV)
-	w.jumpIf(notEqual, other)
-	w.number()
-}
-
-// number makes the entry in x2 the address that it has.
-func (w *walk) number() {
-	w.shiftRight(x1, x2, blocks.EntryReserved)
-	w.failUnless(0)
-	w.shiftRight(x2, x2, blocks.EntryNumber)
-	w.shiftLeft(x2, x2, 12)
-}
-
-// leaf fails when the entry does not permit the access, or a bit of it would have to be set.
-func (w *walk) leaf() {
-	inUserMode, ofUser, permitted := w.newLabel(), w.newLabel(), w.newLabel()
-	w.loadHart(2, x1, w.layout.Supervisor.Privilege)
-	w.compareWith(x1, 0)
-	w.jumpIf(equal, inUserMode)
-	w.bit(x1, x2, blocks.EntryU)
-	w.jumpIf(notEqual, ofUser)
-	w.permits(blocks.EntryG)
-	w.jump(permitted)
-	w.bind(ofUser)
-	w.noteUserEntry()
-	w.bind(inUserMode)
-	w.permits(blocks.EntryU)
-	w.bind(permitted)
-	w.number()
-}
-
-// noteUserEntry notes that the kernel reaches a user's page, as far as setStatus is able to forget it.
-func (w *walk) noteUserEntry() {
-	first, noted := w.newLabel(), w.newLabel()
-	s := &w.layout.Supervisor
-	w.loadHart(2, x1, w.layout.MStatus)
-	w.bit(x1, x1, blocks.StatusSUM)
-	w.jumpIf(equal, w.fail)
-	w.index(x0)
-	w.loadHart(3, x3, s.UserEntries)
-	w.compareWith(x3, 1)
-	w.jumpIf(above, w.fail)
-	w.jumpIf(notEqual, first)
-	w.loadHart(1, x3, s.UserEntry)
-	w.compare(true, x1, x3)
-	w.jumpIf(notEqual, w.fail)
-	w.jump(noted)
-	w.bind(first)
-	w.inHart(access{size: 1, op: store}, x1, w.inHartAt(s.UserEntry))
-	w.constant(x1, 1)
-	w.inHart(access{size: 3, op: store}, x1, w.inHartAt(s.UserEntries))
-	w.bind(noted)
-}
-
-// permits fails when not all of the bits are set that the access needs with another one, U or G. Of these, U must not be set without being asked for.
-func (w *walk) permits(other int64) {
-	want := blocks.EntryV | blocks.EntryR | blocks.EntryA | other
-	if w.isStore() {
-		want |= blocks.EntryW | blocks.EntryD
-	}
-	w.constant(x1, want|blocks.EntryU)
-	w.three(true, opAnd, x1, x2, x1)
-	w.failUnless(want)
-}
-
-// superpage is leaf for an entry of the second level. The kernel's alone are of such a size, and it must be known that there are some.
-func (w *walk) superpage() {
-	w.loadHart(2, x1, w.layout.Supervisor.Privilege)
-	w.failUnless(blocks.PrivilegeS)
+// superpage is for an entry of the second level. The kernel's alone are of such a size, and it must be known that there are some.
+func (w *walk) superpage(g pageTables) {
 	w.compareWith(x0, 0)
 	w.jumpIf(notLess, w.fail)
 	w.loadHart(3, x1, w.layout.Walk.LargestShift+8)
 	w.compareWith(x1, blocks.Superpage)
 	w.jumpIf(below, w.fail)
-	w.permits(blocks.EntryG)
-	w.number()
+	g.large()
 	w.mask(x1, x2, 0, blocks.Superpage)
 	w.failUnless(0)
 	w.mask(x1, x0, 12, blocks.Superpage)
 	w.three(true, opAdd, x2, x2, x1)
+}
+
+// canonical fails when the address has other bits above its lowest ones than their sign.
+func (w *walk) canonical(bits uint32) {
+	w.field(fieldSigned, x1, x0, 0, bits-1)
+	w.compare(true, x1, x0)
+	w.jumpIf(notEqual, w.fail)
+}
+
+// has fails when the entry does not have a value under a mask.
+func (w *walk) has(mask, value int64) {
+	w.constant(x1, mask)
+	w.three(true, opAnd, x1, x2, x1)
+	w.failUnless(value)
 }
 
 // storable fails when the page at an offset in RAM, in x2, is code, or a store to it is to be noted.
