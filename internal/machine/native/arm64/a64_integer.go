@@ -41,7 +41,7 @@ func a64EmitterOf(row *a64.Instruction) a64Emitter {
 	case "memory", "vmemory":
 		return a64Memory(row)
 	case "structure":
-		return a64Structure(row)
+		return (*a64Translator).structure
 	case "exclusive":
 		return a64Exclusive(row)
 	case "atomic":

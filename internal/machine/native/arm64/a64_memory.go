@@ -23,47 +23,45 @@ func a64Memory(row *a64.Instruction) a64Emitter {
 	}
 }
 
-// structures are loads and stores of structures of one element: registers as they are in memory, and one that is repeated.
-var structures = map[string]uint8{"ld1x1": 1, "ld1x2": 2, "ld1x3": 3, "ld1x4": 4, "ld1r": 1, "st1x1": 1, "st1x2": 2, "st1x3": 3, "st1x4": 4}
+// structure is a load or store of structures: itself, at a place.
+func (t *a64Translator) structure(w a64.Word) {
+	const base, post, increment = 31 << 5, 1 << 23, 31 << 16
+	size, table := structureSize(w), t.layout.Read
+	if !w.Bit(22) {
+		table = t.layout.Write
+	}
+	t.vectorsOn()
+	t.alignedStack(w.Rn())
+	t.copyOf(w.Rn(), x0)
+	t.lookUp(table, size, t.miss())
+	t.setPlace(placeOfOther, x0)
+	t.placed.byOther = nil
+	isPost := w.Bit(23)
+	out := w &^ base
+	if isPost {
+		out &^= post | increment
+	}
+	t.word(uint32(out) | uint32(placeOfOther)<<5)
+	if isPost {
+		t.moveBase(w, size)
+	}
+}
 
-func a64Structure(row *a64.Instruction) a64Emitter {
-	name, _, _ := strings.Cut(row.Name, ".")
-	count, ok := structures[name]
-	if !ok {
-		return nil
+// structureSize is how many bytes a load or store of structures accesses (C4.1, "Loads and Stores": "Advanced SIMD load/store multiple structures", and
+// single structure).
+func structureSize(w a64.Word) int64 {
+	if !w.Bit(24) { // whole registers
+		registers := map[uint32]int64{0: 4, 2: 4, 4: 3, 6: 3, 7: 1, 8: 2, 10: 2}[w.Field(12, 4)]
+		return registers * (8 << w.Field(30, 1))
 	}
-	repeats, isPost := name == "ld1r", strings.HasSuffix(row.Name, ".post")
-	return func(t *a64Translator, w a64.Word) {
-		size, table, op := uint8(8), t.layout.Read, uint32(load)
-		switch {
-		case repeats:
-			size = 1 << w.Field(10, 2)
-		case w.Bit(30):
-			size = 16
-		}
-		if !w.Bit(22) {
-			table, op = t.layout.Write, store
-		}
-		t.vectorsOn()
-		t.alignedStack(w.Rn())
-		t.copyOf(w.Rn(), x0)
-		t.lookUp(table, int64(size)*int64(count), t.miss())
-		m := access{uint32(bits.TrailingZeros8(size)), op, true}
-		for i := range count {
-			v := register(w.Rd()+i) & 31
-			if i > 0 {
-				t.add(x0, x0, int64(size))
-			}
-			t.inMemory(m, v, x0)
-			if repeats && (size < 8 || w.Bit(30)) { // one doubleword is all there is
-				const dup = 0x0e000400 // DUP (element)
-				t.word(dup | uint32(w)&(1<<30) | uint32(size)<<16 | uint32(v)<<5 | uint32(v))
-			}
-		}
-		if isPost {
-			t.moveBase(w, int64(size)*int64(count))
+	elements, opcode, size := 1+int64(w.Field(13, 1)<<1|w.Field(21, 1)), w.Field(14, 2), w.Field(10, 2)
+	if opcode < 3 { // one lane
+		size = opcode
+		if opcode == 2 && w.Bit(10) {
+			size = 3
 		}
 	}
+	return elements << size
 }
 
 // moveBase adds a register to the base of an access of structures, or their size when it is XZR.
@@ -106,9 +104,8 @@ func (t *a64Translator) vectorsOn() {
 	}
 	t.vectorsAreOn = true
 	t.inHart(access{size: 3, op: load}, x0, t.inHartAt(t.layout.ARM64.CPACR))
-	t.mask(x0, x0, 20, 22)
-	t.constant(x1, blocks.VectorsOn)
-	t.compare(true, x0, x1)
+	t.field(field, x0, x0, 20, 21) // FPEN
+	t.compareWith(x0, 3)
 	t.jumpIf(notEqual, t.miss())
 }
 

@@ -181,6 +181,28 @@ func isConversion(w uint32) bool {
 	return kind < 2 && (rounding == 0 || opcode < 2)
 }
 
+// isStructure says whether an instruction of the class loads or stores structures of elements in up to four vector registers, by an address alone. It
+// accesses at most 64 bytes.
+func isStructure(w uint32) bool {
+	full, opcode, size := w>>30&1 == 1, w>>12&15, w>>10&3
+	if w&0xbfbf0000 == 0x0c000000 { // all elements of the registers: more than one register of one element each has another opcode
+		const all, one = 1<<0 | 1<<2 | 1<<4 | 1<<6 | 1<<7 | 1<<8 | 1<<10, 1<<2 | 1<<6 | 1<<7 | 1<<10
+		return all>>opcode&1 == 1 && (size < 3 || full || one>>opcode&1 == 1)
+	}
+	if w&0xbf9f0000 != 0x0d000000 {
+		return false
+	}
+	switch opcode >> 2 {
+	case 0: // a byte
+		return true
+	case 1: // a halfword
+		return size&1 == 0
+	case 2: // a word or doubleword
+		return size == 0 || size == 1 && opcode&1 == 0
+	}
+	return w>>22&1 == 1 && opcode&1 == 0 // a load of one for all
+}
+
 // generals gives the general registers that an instruction of isVector writes and reads, zero for none.
 func generals(w uint32) (writes, reads uint32) {
 	switch {

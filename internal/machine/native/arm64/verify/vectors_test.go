@@ -44,6 +44,23 @@ func TestVectors(t *testing.T) {
 			t.Fatalf("%s is accepted without its feature: %t", row.Name, got)
 		}
 	}
+	for range 400_000 { // structures, at a place and elsewhere
+		w := random.Uint32()&^(63<<24) | 12<<24 | random.Uint32N(2)<<24
+		if random.IntN(2) == 0 {
+			w &^= 31 << 16
+		}
+		if random.IntN(2) == 0 {
+			w = w&^(31<<5) | 8<<5
+		}
+		row := a64.Lookup(w)
+		want := row != nil && w>>23&1 == 0 && (w>>5&31 == 8 || w>>5&31 == 6)
+		if got := verify.Code(frame(w), []int{0}) == nil; got != want {
+			t.Fatalf("%08x is accepted: %t; it is %+v", w, got, row)
+		}
+		if want {
+			accepted++
+		}
+	}
 	if accepted < 50_000 {
 		t.Errorf("%d were accepted: the test does not try what it should", accepted)
 	}

@@ -326,6 +326,15 @@ func (v *verifier) step(at int, w uint32) string {
 		}
 		v.proved(at, "memory and 32 bits")
 		return access(w, to, value)
+	case w&0x3e000000 == 0x0c000000: // structures of vector registers
+		if places>>first&1 == 0 {
+			return "the operand is not at a place"
+		}
+		if !isStructure(w) {
+			return "it is not on the list"
+		}
+		v.proved(at, "place + 0x0")
+		return ""
 	case w&0x3b000000 == 0x39000000 && size(w)*(w>>10&0xfff+1) <= distances: // [first + distance]
 		base := "hart"
 		if places>>first&1 != 0 {
