@@ -106,7 +106,7 @@ const (
 	stackResult                        // of Rd, too
 )
 
-// same writes an instruction that sets a register as it is, but for the numbers of registers.
+// same writes an instruction that sets a register as it is, except the numbers of registers.
 func (t *a64Translator) same(w a64.Word, o operands) {
 	rd := w.Rd()
 	if o&stackResult == 0 {

@@ -246,17 +246,8 @@ var (
 	ZeroBlock = systemRegister(1, 3, 7, 4, 1) // DC ZVA
 )
 
-// Bits of PSTATE.
-const (
-	PStateI    = 1 << 7
-	PStateDAIF = 15 << 6
-)
-
-// Bits of other registers.
-const (
-	VectorsOn   = 3 << 20 // CPACR_EL1.FPEN: nobody wants to hear of the use of vector registers
-	UserZeroing = 1 << 14 // SCTLR_EL1.DZE: EL0 may zero blocks
-)
+// PStateDAIF are the bits of PSTATE that mask interrupts.
+const PStateDAIF = 15 << 6
 
 // WordA64 is a system register that is a word of the hart.
 type WordA64 struct {

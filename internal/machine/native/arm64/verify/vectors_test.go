@@ -10,7 +10,7 @@ import (
 )
 
 // TestVectors: on a processor that has everything, the instructions on vector registers that are accepted are those of the table of the guest's processor,
-// which has been compared with LLVM's, but for those whose flags may be a constant. Without its feature none is.
+// which has been compared with LLVM's, except those whose flags may be a constant. Without its feature none is.
 func TestVectors(t *testing.T) {
 	defer func(old verify.Features) { verify.Host = old }(verify.Host)
 	random := rand.New(rand.NewPCG(1, 1))
