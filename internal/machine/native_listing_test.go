@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/a64"
 	"agentvm/internal/machine/riscv"
 )
 
@@ -77,6 +78,40 @@ func TestListTranslationOfAll(t *testing.T) {
 	}
 }
 
+// TestListTranslationOfA64: each instruction of arm64's table is listed, and each of its operands in memory has a proof. There is no native code of arm64
+// yet that such programs become.
+func TestListTranslationOfA64(t *testing.T) {
+	var code []byte
+	for i := range a64.Table {
+		code = binary.LittleEndian.AppendUint32(code, a64.Table[i].Bits.Match|1<<5)
+	}
+	program := wrapELF(0x10000, code)
+	binary.LittleEndian.PutUint16(program[18:], uint16(elf.EM_AARCH64))
+	var text strings.Builder
+	if err := machine.ListTranslation(&text, bytes.NewReader(program), machine.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	listed, translated := 0, 0
+	for line := range strings.Lines(text.String()) {
+		if guest := strings.TrimSpace(line[:min(42, len(line))]); guest != "" && !strings.Contains(guest, "ways out") {
+			listed++
+			if !strings.Contains(line, "interpreter") {
+				translated++
+			}
+		}
+		line = line[min(42, len(line)):]
+		if proven := strings.Contains(line, "; "); proven != (strings.Contains(line, "[") && !strings.Contains(line, " lea ")) {
+			t.Errorf("with a proof: %t: %s", proven, line)
+		}
+	}
+	if listed != len(a64.Table) || translated < 500 {
+		t.Errorf("%d instructions are listed, %d of them translated; want %d", listed, translated, len(a64.Table))
+	}
+	if err := machine.ListTranslation(io.Discard, bytes.NewReader(program), machine.ListOptions{Arch: "arm64"}); err == nil {
+		t.Error("an arm64 program is listed for arm64")
+	}
+}
+
 // withFunction adds a section of code with one function to a program of one segment.
 func withFunction(t *testing.T, program []byte, name string, from, size, section uint64) []byte {
 	t.Helper()
@@ -129,8 +164,8 @@ func TestListTranslationChooses(t *testing.T) {
 		"another processor": {other, machine.ListOptions{}, "not for 64-bit RISC-V", true},
 		"compressed":        {compressed, machine.ListOptions{}, "     10000  c.nop", false},
 		"not linked":        {object, machine.ListOptions{}, "not a linked program", true},
-		"no ELF":            {[]byte("#!/bin/sh"), machine.ListOptions{}, "want a linked riscv64 program in ELF", true},
-		"empty":             {nil, machine.ListOptions{}, "want a linked riscv64 program in ELF", true},
+		"no ELF":            {[]byte("#!/bin/sh"), machine.ListOptions{}, "want a linked program for riscv64 or arm64 in ELF", true},
+		"empty":             {nil, machine.ListOptions{}, "want a linked program for riscv64 or arm64 in ELF", true},
 	} {
 		var text strings.Builder
 		err := machine.ListTranslation(&text, bytes.NewReader(test.program), test.o)

@@ -685,6 +685,8 @@ func a64TwoSources(name string) a64Emitter {
 		}
 	case "adc.w", "adc.x", "sbc.w", "sbc.x":
 		return (*a64Translator).withCarry
+	case "adcs.w", "adcs.x", "sbcs.w", "sbcs.x":
+		return (*a64Translator).withCarryAndFlags
 	}
 	return nil
 }
@@ -702,6 +704,30 @@ func (t *a64Translator) withCarry(w a64Word) {
 	t.pair(wide, opAdd, rcx, rax)
 	t.pair(wide, opAdd, rdx, rax)
 	t.setGuest(zr(w.rd()), rax)
+}
+
+// withCarryAndFlags is ADCS and SBCS: with a carry the difference of a and ~b, without one their sum.
+func (t *a64Translator) withCarryAndFlags(w a64Word) {
+	wide, subtracts := w.wide(), w.bit(30)
+	rn, rm, rd := zr(w.rn()), zr(w.rm()), zr(w.rd())
+	sum, done := t.newLabel(), t.newLabel()
+	second := func(inverted bool) {
+		t.extended(rcx, rm, wide)
+		if inverted {
+			t.immediate(true, immediateXor, rcx, -1)
+		}
+	}
+	t.jumpIf(t.condition(2)^1, sum)
+	second(!subtracts)
+	t.extended(rax, rn, wide)
+	t.subtractFlags(wide, rax, rcx)
+	t.pair(wide, opSub, rcx, rax)
+	t.setGuest(rd, rax)
+	t.jump(done)
+	t.bind(sum)
+	second(subtracts)
+	t.addFlags(rd, rn, wide)
+	t.bind(done)
 }
 
 // divide never traps: dividing by zero gives zero, the smallest number by -1 itself.
