@@ -84,7 +84,7 @@ var listedHosts = map[string]listedHost{
 		inst, err := x86asm.Decode(code, 64)
 		return x86asm.IntelSyntax(inst, uint64(at), nil), inst.Len, err
 	}},
-	"arm64": {map[blocks.Guest]translate{blocks.GuestRISCV64: arm64.Translate}, func(code []byte, entries []int, proof func(int, string)) error {
+	"arm64": {map[blocks.Guest]translate{blocks.GuestRISCV64: arm64.Translate, blocks.GuestARM64: arm64.TranslateA64}, func(code []byte, entries []int, proof func(int, string)) error {
 		proofs, err := arm64verify.Prove(code, entries)
 		for _, p := range proofs {
 			proof(p.At, p.Text)
@@ -92,7 +92,10 @@ var listedHosts = map[string]listedHost{
 		return err
 	}, func(code []byte, _ int) (string, int, error) {
 		inst, err := arm64asm.Decode(code)
-		return arm64asm.GNUSyntax(inst), 4, err
+		if err != nil { // of most instructions on vector registers
+			return fmt.Sprintf(".inst %#08x", binary.LittleEndian.Uint32(code)), 4, nil
+		}
+		return arm64asm.GNUSyntax(inst), 4, nil
 	}},
 }
 
@@ -117,9 +120,6 @@ func ListTranslation(w io.Writer, program io.ReaderAt, o ListOptions) error {
 	host, ok := listedHosts[cmp.Or(o.Arch, "amd64")]
 	if !ok {
 		return fmt.Errorf("there is no native code for %q, only for amd64 and arm64", o.Arch)
-	}
-	if host.translate[guest.guest] == nil {
-		return fmt.Errorf("programs for %s do not become native code of %s", guest.name, o.Arch)
 	}
 	l := listing{w: w, guest: listedGuests[guest.guest], translate: host.translate[guest.guest], layout: listedLayout, host: host, from: o.From, to: o.To, functions: map[uint64]string{}}
 	l.layout.Guest = guest.guest

@@ -78,8 +78,7 @@ func TestListTranslationOfAll(t *testing.T) {
 	}
 }
 
-// TestListTranslationOfA64: each instruction of arm64's table is listed, and each of its operands in memory has a proof. There is no native code of arm64
-// yet that such programs become.
+// TestListTranslationOfA64: each instruction of arm64's table is listed, and each of its operands in memory has a proof.
 func TestListTranslationOfA64(t *testing.T) {
 	var code []byte
 	for i := range a64.Table {
@@ -87,28 +86,31 @@ func TestListTranslationOfA64(t *testing.T) {
 	}
 	program := wrapELF(0x10000, code)
 	binary.LittleEndian.PutUint16(program[18:], uint16(elf.EM_AARCH64))
-	var text strings.Builder
-	if err := machine.ListTranslation(&text, bytes.NewReader(program), machine.ListOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	listed, translated := 0, 0
-	for line := range strings.Lines(text.String()) {
-		if guest := strings.TrimSpace(line[:min(42, len(line))]); guest != "" && !strings.Contains(guest, "ways out") {
-			listed++
-			if !strings.Contains(line, "interpreter") {
-				translated++
+	for arch, inMemory := range map[string]func(line string) bool{
+		"amd64": func(line string) bool { return strings.Contains(line, "[") && !strings.Contains(line, " lea ") },
+		"arm64": func(line string) bool { return strings.Contains(line, "[x") },
+	} {
+		var text strings.Builder
+		if err := machine.ListTranslation(&text, bytes.NewReader(program), machine.ListOptions{Arch: arch}); err != nil {
+			t.Fatal(err)
+		}
+		listed, translated := 0, 0
+		for line := range strings.Lines(text.String()) {
+			if guest := strings.TrimSpace(line[:min(42, len(line))]); guest != "" && !strings.Contains(guest, "ways out") {
+				listed++
+				if !strings.Contains(line, "interpreter") {
+					translated++
+				}
+			}
+			line = line[min(42, len(line)):]
+			if proven := strings.Contains(line, "; "); proven != inMemory(line) {
+				t.Errorf("%s: with a proof: %t: %s", arch, proven, line)
 			}
 		}
-		line = line[min(42, len(line)):]
-		if proven := strings.Contains(line, "; "); proven != (strings.Contains(line, "[") && !strings.Contains(line, " lea ")) {
-			t.Errorf("with a proof: %t: %s", proven, line)
+		if listed != len(a64.Table) || translated < 500 {
+			t.Errorf("%s: %d instructions are listed, %d of them translated; want %d", arch, listed, translated, len(a64.Table))
 		}
-	}
-	if listed != len(a64.Table) || translated < 500 {
-		t.Errorf("%d instructions are listed, %d of them translated; want %d", listed, translated, len(a64.Table))
-	}
-	if err := machine.ListTranslation(io.Discard, bytes.NewReader(program), machine.ListOptions{Arch: "arm64"}); err == nil {
-		t.Error("an arm64 program is listed for arm64")
+		t.Logf("%s: %d of %d instructions are translated", arch, translated, listed)
 	}
 }
 

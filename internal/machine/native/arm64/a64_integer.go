@@ -77,7 +77,7 @@ func a64ALU(row *a64.Instruction) a64Emitter {
 	case a64.FormatR3:
 		switch row.Name {
 		case "adcs.w", "adcs.x", "sbcs.w", "sbcs.x":
-			return nil
+			return (*a64Translator).withCarryAndFlags
 		case "adc.w", "adc.x", "sbc.w", "sbc.x":
 			return func(t *a64Translator, w a64.Word) {
 				t.loadFlags()
@@ -274,6 +274,32 @@ func (t *a64Translator) extendedRegister(w a64.Word) {
 	bits := uint32(8) << (option & 3)
 	t.field(op, x2, t.value(blocks.ZeroOf(w.Rm()), x2), 64-shift, min(bits, 64-shift)-1)
 	t.addOrSubtract(w, t.value(w.Rn(), x0), x2)
+}
+
+// withCarryAndFlags is ADCS and SBCS: with a carry the difference of a and ~b, without one their sum (add_with_carry of src/arm64/execute_alu.c).
+func (t *a64Translator) withCarryAndFlags(w a64.Word) {
+	wide, rd := w.Wide(), blocks.ZeroOf(w.Rd())
+	first, second := blocks.ZeroOf(w.Rn()), blocks.ZeroOf(w.Rm())
+	operand := func(inverted bool) register {
+		b := t.value(second, x2)
+		if !inverted {
+			return b
+		}
+		t.three(true, opOrNot, x2, zero, b)
+		return x2
+	}
+	sum, done := t.newLabel(), t.newLabel()
+	to := t.to(rd)
+	t.loadFlags()
+	t.jumpIf(below, sum)
+	t.subtract(wide, to, t.value(first, x0), operand(!w.Bit(30)))
+	t.setGuest(rd, to)
+	t.jump(done)
+	t.bind(sum)
+	t.sum(wide, to, t.value(first, x0), operand(w.Bit(30)))
+	t.setGuest(rd, to)
+	t.bind(done)
+	t.flagsAreKnown, t.isGuests = false, true
 }
 
 // conditionalSelect is CSEL, CSINC, CSINV and CSNEG.
