@@ -14,7 +14,7 @@ import (
 	"agentvm/internal/machine"
 )
 
-const translateLong = `Prints the instructions of a riscv64 program beside the native code that a machine would make of them. After each
+const translateLong = `Prints the instructions of a program for riscv64 or arm64 beside the native code that a machine would make of them. After each
 operand in memory it says why the verifier accepts it: base and index register, and the index's maximum. The bases
 of amd64 are memory (r15), the TLB (r12) and the table of entries (r14), those of arm64 memory (x23), the hart (x27) and
 an entry (x17). Addresses of the hart and the TLB are examples.`
@@ -24,7 +24,7 @@ func (c *cli) translateCommand() *cobra.Command {
 	var addresses string
 	command := &cobra.Command{
 		Use:     "translate [flags] FILE",
-		Short:   "Print a riscv64 program beside its translation to native code",
+		Short:   "Print a program beside its translation to native code",
 		Long:    translateLong,
 		Example: "  agentvm debug translate --function main prog\n  agentvm debug translate --address 0x10144-0x10200 prog",
 		Args:    counted(1, 1),

@@ -37,7 +37,7 @@ type abiJIT struct {
 }
 
 // jitVersion is that of the contract which this program was written for.
-const jitVersion = 10
+const jitVersion = 11
 
 // Offsets in struct jit_state of src/common/jit.h.
 const (

@@ -3,6 +3,8 @@ package machine_test
 import (
 	"bytes"
 	"context"
+	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -226,8 +228,26 @@ func TestTranslationIsBounded(t *testing.T) {
 
 // TestMachinesTranslateTogether: machines share code, are closed while others use it, and get exact results.
 func TestMachinesTranslateTogether(t *testing.T) {
+	const addX1, jumpBack = 0x91000421, 0x17ffffff // add x1, x1, 1; b .-4
+	for architecture, loop := range map[platform.Architecture]struct {
+		machine elf.Machine
+		code    []uint32
+	}{platform.RISCV64: {elf.EM_RISCV, []uint32{addiX1, jumpBack4}}, platform.ARM64: {elf.EM_AARCH64, []uint32{addX1, jumpBack}}} {
+		t.Run(string(architecture), func(t *testing.T) {
+			if !machine.TranslatesByDefault(architecture) {
+				t.Skip("is interpreted here")
+			}
+			code := binary.LittleEndian.AppendUint32(nil, loop.code[0])
+			program := wrapELF(machine.RAMBase, binary.LittleEndian.AppendUint32(code, loop.code[1]))
+			binary.LittleEndian.PutUint16(program[18:], uint16(loop.machine))
+			translateTogether(t, architecture, program)
+		})
+	}
+}
+
+func translateTogether(t *testing.T, architecture platform.Architecture, program []byte) {
 	before := goleak.IgnoreCurrent()
-	p, err := machine.NewProgram(context.Background(), machine.ProgramConfig{Translation: machine.TranslateHot})
+	p, err := machine.NewProgram(context.Background(), machine.ProgramConfig{Architecture: architecture, Translation: machine.TranslateHot})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,8 +260,12 @@ func TestMachinesTranslateTogether(t *testing.T) {
 				return
 			}
 			defer m.Close()
-			loadCode(t, m, addiX1, jumpBack4)
-			wait := time.Now().Add(5 * time.Minute)
+			_, err = m.LoadELF(bytes.NewReader(program))
+			if err := errors.Join(err, m.EnterAt(machine.RAMBase, 0)); err != nil {
+				t.Error(err)
+				return
+			}
+			wait := time.Now().Add(time.Minute)
 			for i%2 == 0 && m.JITStats().Executed == 0 && time.Now().Before(wait) || m.Retired() < 100_000 {
 				if _, _, err := m.Step(9999); err != nil {
 					t.Error(err)

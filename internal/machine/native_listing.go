@@ -32,19 +32,49 @@ var listedLayout = blocks.Layout{
 	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, RoundingMode: 0x10240, Reservation: 0x10300, Reserved: 0x10308, RAM: 0x100000, Frame: 0x4000,
 	Write: 0x10000, Code: 0x20000, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8,
 	Supervisor: blocks.Supervisor{Privilege: 0x10220, STVec: 0x10310, SScratch: 0x10318, SEPC: 0x10320, SCause: 0x10328, STVal: 0x10330, MIP: 0x10338, MIE: 0x10340, UserEntries: 0x10348, UserEntry: 0x10350},
+	ARM64: blocks.ARM64{
+		Flags: 0x10600, FlagA: 0x10608, FlagB: 0x10610, FPCR: 0x10618, FPSR: 0x1061c, CPACR: 0x10620, SCTLR: 0x10628, EL: 0x10630, IRQ: 0x10634, SPSelect: 0x10638,
+		PState: 0x10640, TPIDR: 0x10648, TPIDRRO: 0x10650, TPIDR1: 0x10658, SP: 0x10660, ELR: 0x10668, SPSR: 0x10670, ESR: 0x10678, FAR: 0x10680,
+		TTBR0: 0x10688, TTBR1: 0x10690, TCR: 0x10698, UserTLB: 0x80000,
+	},
 	Generation: 0x30410, Jumps: 0x30420,
 	Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 }
 
+// listedGuest is what a listing needs of a program's instruction set.
+type listedGuest struct {
+	align       uint64
+	size        func(low uint16) uint64 // of an instruction, whose first 16 bits are known
+	disassemble func(word uint32, at uint64) string
+}
+
+var listedGuests = map[blocks.Guest]listedGuest{
+	blocks.GuestRISCV64: {2, func(low uint16) uint64 {
+		if low&3 == 3 {
+			return 4
+		}
+		return 2
+	}, riscv.Disassemble},
+	blocks.GuestARM64: {4, func(uint16) uint64 { return 4 }, func(word uint32, at uint64) string {
+		inst, err := arm64asm.Decode(binary.LittleEndian.AppendUint32(nil, word))
+		if err != nil { // it does not know all
+			return fmt.Sprintf(".word %#08x", word)
+		}
+		return arm64asm.GNUSyntax(inst)
+	}},
+}
+
+type translate func(*blocks.Layout, blocks.Page) (blocks.Translation, bool)
+
 // listedHost is what a listing needs for an architecture.
 type listedHost struct {
-	translate   func(*blocks.Layout, blocks.Page) (blocks.Translation, bool)
+	translate   map[blocks.Guest]translate
 	prove       func(code []byte, entries []int, proof func(at int, text string)) error
 	disassemble func(code []byte, at int) (text string, size int, err error)
 }
 
 var listedHosts = map[string]listedHost{
-	"amd64": {amd64.Translate, func(code []byte, entries []int, proof func(int, string)) error {
+	"amd64": {map[blocks.Guest]translate{blocks.GuestRISCV64: amd64.Translate, blocks.GuestARM64: amd64.TranslateA64}, func(code []byte, entries []int, proof func(int, string)) error {
 		proofs, err := verify.Prove(code, entries)
 		for _, p := range proofs {
 			proof(p.At, p.Text)
@@ -54,7 +84,7 @@ var listedHosts = map[string]listedHost{
 		inst, err := x86asm.Decode(code, 64)
 		return x86asm.IntelSyntax(inst, uint64(at), nil), inst.Len, err
 	}},
-	"arm64": {arm64.Translate, func(code []byte, entries []int, proof func(int, string)) error {
+	"arm64": {map[blocks.Guest]translate{blocks.GuestRISCV64: arm64.Translate, blocks.GuestARM64: arm64.TranslateA64}, func(code []byte, entries []int, proof func(int, string)) error {
 		proofs, err := arm64verify.Prove(code, entries)
 		for _, p := range proofs {
 			proof(p.At, p.Text)
@@ -62,22 +92,37 @@ var listedHosts = map[string]listedHost{
 		return err
 	}, func(code []byte, _ int) (string, int, error) {
 		inst, err := arm64asm.Decode(code)
-		return arm64asm.GNUSyntax(inst), 4, err
+		if err != nil { // of most instructions on vector registers
+			return fmt.Sprintf(".inst %#08x", binary.LittleEndian.Uint32(code)), 4, nil
+		}
+		return arm64asm.GNUSyntax(inst), 4, nil
 	}},
 }
 
-// ListTranslation writes the instructions of a riscv64 program beside the native code that they become, page by page, each operand in memory
+// elfProcessor gives the one that an ELF file is for, that of riscv64 when it is for another.
+func elfProcessor(program io.ReaderAt) *processor {
+	const at = 18 // e_machine
+	var machine [2]byte
+	if _, err := program.ReadAt(machine[:], at); err == nil && elf.Machine(binary.LittleEndian.Uint16(machine[:])) == elf.EM_AARCH64 {
+		return &arm64Processor
+	}
+	return &riscv64Processor
+}
+
+// ListTranslation writes the instructions of a program for riscv64 or arm64 beside the native code that they become, page by page, each operand in memory
 // with the verifier's proof. A page is translated as if all its instructions that are listed had been executed.
 func ListTranslation(w io.Writer, program io.ReaderAt, o ListOptions) error {
-	file, err := riscv64Processor.openELF(program)
+	guest := elfProcessor(program)
+	file, err := guest.openELF(program)
 	if err != nil {
-		return fmt.Errorf("want a linked riscv64 program in ELF: %w", err)
+		return fmt.Errorf("want a linked program for riscv64 or arm64 in ELF: %w", err)
 	}
 	host, ok := listedHosts[cmp.Or(o.Arch, "amd64")]
 	if !ok {
 		return fmt.Errorf("there is no native code for %q, only for amd64 and arm64", o.Arch)
 	}
-	l := listing{w: w, host: host, from: o.From, to: o.To, functions: map[uint64]string{}}
+	l := listing{w: w, guest: listedGuests[guest.guest], translate: host.translate[guest.guest], layout: listedLayout, host: host, from: o.From, to: o.To, functions: map[uint64]string{}}
+	l.layout.Guest = guest.guest
 	if l.from == 0 && l.to == 0 {
 		l.to = ^uint64(0)
 	}
@@ -143,6 +188,9 @@ func codeOf(file *elf.File) []codePart {
 
 type listing struct {
 	w         io.Writer
+	guest     listedGuest
+	translate translate
+	layout    blocks.Layout
 	host      listedHost
 	from, to  uint64
 	functions map[uint64]string // by address
@@ -150,7 +198,7 @@ type listing struct {
 
 // code lists the wanted instructions of a part.
 func (l *listing) code(c codePart) error {
-	next, end := (max(c.from, l.from)+1)&^1, min(c.to, l.to)
+	next, end := (max(c.from, l.from)+l.guest.align-1)&^(l.guest.align-1), min(c.to, l.to)
 	for next < end {
 		page := next &^ (blocks.PageSize - 1)
 		first, last := max(page, c.from), min(page+blocks.PageSize+2, c.to) // with the second half of an instruction across the pages
@@ -161,10 +209,7 @@ func (l *listing) code(c codePart) error {
 		offsets := []int{}
 		for next < min(end, page+blocks.PageSize) {
 			offsets = append(offsets, int(next-page))
-			next += 2
-			if content[next-2-page]&3 == 3 {
-				next += 2
-			}
+			next += l.guest.size(binary.LittleEndian.Uint16(content[next-page:]))
 		}
 		if err := l.page(page, content, offsets); err != nil {
 			return err
@@ -181,7 +226,7 @@ func (l *listing) page(address uint64, content []byte, offsets []int) error {
 	for _, at := range offsets {
 		request.Seen[at/16] |= 1 << (at / 2 % 8)
 	}
-	made, _ := l.host.translate(&listedLayout, request)
+	made, _ := l.translate(&l.layout, request)
 	var entries []int
 	for _, e := range made.Entries {
 		entries = append(entries, e.At)
@@ -211,10 +256,10 @@ func (l *listing) page(address uint64, content []byte, offsets []int) error {
 			fmt.Fprintf(l.w, "%s:\n", printable(name))
 		}
 		word := uint32(binary.LittleEndian.Uint16(content[at:]))
-		if word&3 == 3 {
+		if l.guest.size(uint16(word)) == 4 {
 			word |= uint32(binary.LittleEndian.Uint16(content[at+2:])) << 16
 		}
-		guest := fmt.Sprintf("%10x  %s", address+uint64(at), strings.Replace(riscv.Disassemble(word, address+uint64(at)), "\t", " ", 1))
+		guest := fmt.Sprintf("%10x  %s", address+uint64(at), strings.Replace(l.guest.disassemble(word, address+uint64(at)), "\t", " ", 1))
 		if host[at] == nil {
 			host[at] = []string{"       left to the interpreter"}
 		}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"agentvm/internal/machine"
+	"agentvm/internal/machine/a64"
 	"agentvm/internal/machine/riscv"
 )
 
@@ -77,6 +78,42 @@ func TestListTranslationOfAll(t *testing.T) {
 	}
 }
 
+// TestListTranslationOfA64: each instruction of arm64's table is listed, and each of its operands in memory has a proof.
+func TestListTranslationOfA64(t *testing.T) {
+	var code []byte
+	for i := range a64.Table {
+		code = binary.LittleEndian.AppendUint32(code, a64.Table[i].Bits.Match|1<<5)
+	}
+	program := wrapELF(0x10000, code)
+	binary.LittleEndian.PutUint16(program[18:], uint16(elf.EM_AARCH64))
+	for arch, inMemory := range map[string]func(line string) bool{
+		"amd64": func(line string) bool { return strings.Contains(line, "[") && !strings.Contains(line, " lea ") },
+		"arm64": func(line string) bool { return strings.Contains(line, "[x") },
+	} {
+		var text strings.Builder
+		if err := machine.ListTranslation(&text, bytes.NewReader(program), machine.ListOptions{Arch: arch}); err != nil {
+			t.Fatal(err)
+		}
+		listed, translated := 0, 0
+		for line := range strings.Lines(text.String()) {
+			if guest := strings.TrimSpace(line[:min(42, len(line))]); guest != "" && !strings.Contains(guest, "ways out") {
+				listed++
+				if !strings.Contains(line, "interpreter") {
+					translated++
+				}
+			}
+			line = line[min(42, len(line)):]
+			if proven := strings.Contains(line, "; "); proven != inMemory(line) {
+				t.Errorf("%s: with a proof: %t: %s", arch, proven, line)
+			}
+		}
+		if listed != len(a64.Table) || translated < 500 {
+			t.Errorf("%s: %d instructions are listed, %d of them translated; want %d", arch, listed, translated, len(a64.Table))
+		}
+		t.Logf("%s: %d of %d instructions are translated", arch, translated, listed)
+	}
+}
+
 // withFunction adds a section of code with one function to a program of one segment.
 func withFunction(t *testing.T, program []byte, name string, from, size, section uint64) []byte {
 	t.Helper()
@@ -129,8 +166,8 @@ func TestListTranslationChooses(t *testing.T) {
 		"another processor": {other, machine.ListOptions{}, "not for 64-bit RISC-V", true},
 		"compressed":        {compressed, machine.ListOptions{}, "     10000  c.nop", false},
 		"not linked":        {object, machine.ListOptions{}, "not a linked program", true},
-		"no ELF":            {[]byte("#!/bin/sh"), machine.ListOptions{}, "want a linked riscv64 program in ELF", true},
-		"empty":             {nil, machine.ListOptions{}, "want a linked riscv64 program in ELF", true},
+		"no ELF":            {[]byte("#!/bin/sh"), machine.ListOptions{}, "want a linked program for riscv64 or arm64 in ELF", true},
+		"empty":             {nil, machine.ListOptions{}, "want a linked program for riscv64 or arm64 in ELF", true},
 	} {
 		var text strings.Builder
 		err := machine.ListTranslation(&text, bytes.NewReader(test.program), test.o)

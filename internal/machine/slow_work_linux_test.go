@@ -20,7 +20,7 @@ var slowArm64Work = []string{
 	"code that is not decoded", "code that changes", "TLB misses", "flushes of the TLB", "refills of the TLB", "exceptions", "clock", "data in two pages",
 	"device registers", "dc zva", "flushes of a page", "address spaces", "timers", "tables that point to themselves", "waits", "calls of PSCI",
 	"interrupt controller", "interrupts", "floating point", "structures", "a timer that is due", "stacks and PAN", "cryptography", "exclusive accesses",
-	"vectors", "scalar floating point",
+	"vectors", "scalar floating point", "checksums and divisions",
 }
 
 // TestSliceOfSlowWork: a program that was fast, and so has long slices, is slow. Its slices end all the same, where they took up to ten

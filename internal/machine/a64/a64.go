@@ -65,3 +65,32 @@ func Lookup(word uint32) *Instruction {
 	}
 	return nil
 }
+
+// Word is an instruction word.
+type Word uint32
+
+// Field is the value of some bits.
+func (w Word) Field(low, width uint) uint32 { return uint32(w) >> low & (1<<width - 1) }
+
+// Bit is one bit.
+func (w Word) Bit(n uint) bool { return w>>n&1 != 0 }
+
+// Signed is a field with a sign.
+func (w Word) Signed(low, width uint) int64 {
+	return int64(uint64(w)<<(64-low-width)) >> (64 - width)
+}
+
+// Wide says of most instructions on general registers that they are of 64 bits.
+func (w Word) Wide() bool { return w.Bit(31) }
+
+// Rd is the register at the usual place of the result, or of what is loaded or stored.
+func (w Word) Rd() uint8 { return uint8(w.Field(0, 5)) }
+
+// Rn is that of the first operand, or of the base.
+func (w Word) Rn() uint8 { return uint8(w.Field(5, 5)) }
+
+// Ra is that of the third operand, or of what else a pair loads or stores.
+func (w Word) Ra() uint8 { return uint8(w.Field(10, 5)) }
+
+// Rm is that of the second operand.
+func (w Word) Rm() uint8 { return uint8(w.Field(16, 5)) }

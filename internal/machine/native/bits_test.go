@@ -55,11 +55,12 @@ type guest struct {
 	memory []byte
 	code   *native.Code
 	layout blocks.Layout
+	pc     int // where the hart has it, and the budget behind it
 }
 
 // Places in the hart, as in enter's assembly.
 const (
-	hart, pc, budget, mstatus, frm, fflags = 4096, 512, 520, 600, 576, 580
+	hart, pc, mstatus, frm, fflags = 4096, 512, 600, 576, 580
 
 	at = 0x10000 // where instructions are
 )
@@ -76,6 +77,7 @@ func newGuest(t *testing.T) *guest {
 		Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 	}}
 	var err error
+	g.pc = hart + pc
 	if g.code, err = native.New(blocks.GuestRISCV64, g.memory, limit, native.NewLibrary(limit)); err != nil {
 		t.Fatal(err)
 	}
@@ -113,11 +115,11 @@ func (g *guest) translated(instructions ...uint32) (entry uint32) {
 // execute enters the code of one instruction. false: it left it to the interpreter.
 func (g *guest) execute(entry uint32) bool {
 	g.Helper()
-	binary.LittleEndian.PutUint64(g.memory[hart+budget:], 5)
+	binary.LittleEndian.PutUint64(g.memory[g.pc+8:], 5)
 	if !g.code.Enter(entry, 1|uint64(entry)<<8, at, hart, 8192) {
 		g.Fatal("the entry is another slot's")
 	}
-	left, pc := binary.LittleEndian.Uint64(g.memory[hart+budget:]), binary.LittleEndian.Uint64(g.memory[hart+pc:])
+	left, pc := binary.LittleEndian.Uint64(g.memory[g.pc+8:]), binary.LittleEndian.Uint64(g.memory[g.pc:])
 	if done := left == 4 && pc == at+4; done || left == 5 && pc == at {
 		return done
 	}

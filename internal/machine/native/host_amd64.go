@@ -28,7 +28,10 @@ func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 }
 
 // Host is what translated code may use of this processor.
-func Host() blocks.Host { return blocks.Host(verify.Host) }
+func Host() blocks.Host {
+	h := verify.Host
+	return blocks.Host{Fused: h.Fused, AES: h.AES, Carryless: h.Carryless, SHA: h.SHA}
+}
 
 // enterFor is the way in to code of a guest.
 func enterFor(guest blocks.Guest) func(code, memory, entries, tlb, hart uintptr, page uint64) {

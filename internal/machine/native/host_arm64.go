@@ -19,26 +19,37 @@ const (
 )
 
 // Translates says whether code of a guest becomes native code here.
-func Translates(guest blocks.Guest) bool { return guest == blocks.GuestRISCV64 && Supported() }
+func Translates(blocks.Guest) bool { return Supported() }
 
 // Translate makes native code of a page.
 func Translate(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
-	if !Translates(l.Guest) {
-		return blocks.Translation{}, false
+	if l.Guest == blocks.GuestARM64 {
+		return arm64.TranslateA64(l, p)
 	}
 	return arm64.Translate(l, p)
 }
 
-// Host is what translated code may use of this processor: nothing that not all have.
-func Host() blocks.Host { return blocks.Host{} }
+// Host is what translated code may use of this processor.
+func Host() blocks.Host {
+	h := verify.Host
+	return blocks.Host{AES: h.AES, Carryless: h.Carryless, SHA: h.SHA, CRC: h.CRC, RDM: h.RDM, DotProduct: h.DotProduct}
+}
 
 // enterFor is the way in to code of a guest.
-func enterFor(blocks.Guest) func(code, memory, entries, tlb, hart uintptr, page uint64) { return enter }
+func enterFor(guest blocks.Guest) func(code, memory, entries, tlb, hart uintptr, page uint64) {
+	if guest == blocks.GuestARM64 {
+		return enterA64
+	}
+	return enter
+}
 
-// enter is in assembly.
+// enter and enterA64 are in assembly.
 //
 //go:noescape
 func enter(code, memory, entries, tlb, hart uintptr, page uint64)
+
+//go:noescape
+func enterA64(code, memory, entries, tlb, hart uintptr, page uint64)
 
 func verified(code []byte, entries []int) error { return verify.Code(code, entries) }
 

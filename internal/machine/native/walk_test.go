@@ -3,8 +3,10 @@ package native_test
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"testing"
 
+	"agentvm/internal/machine/native"
 	"agentvm/internal/machine/native/blocks"
 	"agentvm/internal/machine/riscv"
 )
@@ -73,5 +75,112 @@ func TestWalk(t *testing.T) {
 	put(other, ^uint64(0))
 	if g.execute(load) {
 		t.Error("a page that is at no place and in no table is loaded from")
+	}
+}
+
+// TestWalkA64 is that for arm64's tables, which native code also leaves to the interpreter where an entry says anything else than that the access is permitted.
+func TestWalkA64(t *testing.T) {
+	const (
+		x, v, tlb, ram, ramBytes  = 4096, 4096 + 256, 8192, 512 << 10, 256 << 10
+		scratch, codeIndex, dirty = 0x60000, 0x61000, 0x62000
+		registers                 = 4096 + 800
+		el, sctlr, tcr            = registers, registers + 8, registers + 16
+		ttbr0, ttbr1              = registers + 24, registers + 32
+		left, largest             = registers + 40, registers + 48
+
+		upper    = 0xffff_8000_0000_0000
+		page     = 0x4000_3000 // in both halves: the entries are 0, 1, 0 and 3 of their tables
+		data     = ram + 0x4000
+		descends = blocks.RAMBase | blocks.DescriptorTable
+		entry    = blocks.RAMBase + 0x4000 | blocks.DescriptorTable | blocks.DescriptorAF
+	)
+	g := newGuest(t)
+	library := native.NewLibrary(1 << 20)
+	var err error
+	if g.code, err = native.New(blocks.GuestARM64, g.memory, 1<<20, library); err != nil {
+		t.Fatal(err)
+	}
+	defer g.code.Close()
+	g.pc = x + 768
+	g.layout.Guest, g.layout.X, g.layout.F, g.layout.PC, g.layout.RAM = blocks.GuestARM64, x, v, x+768, ram
+	g.layout.ARM64 = blocks.ARM64{EL: el, SCTLR: sctlr, TCR: tcr, TTBR0: ttbr0, TTBR1: ttbr1}
+	g.layout.Walk = blocks.Walk{
+		Scratch: scratch, RAMBytes: scratch + 32, CodeIndex: codeIndex, Dirty: dirty, SlowLeft: left, LargestShift: largest,
+		EntryFrame: 12, Filled: 192 << 10, Noted: 192<<10 + 4, MaxNoted: 512,
+	}
+	put := func(at int, value uint64) { binary.LittleEndian.PutUint64(g.memory[at:], value) }
+	const load, store = 0xf9400440, 0xf9000841 // ldr x0, [x2, 8]; str x1, [x2, 16]
+	loads, stores := g.translated(load), g.translated(store)
+	for _, test := range []struct {
+		name           string
+		address        uint64
+		level          uint64
+		change         func()
+		loaded, stored bool
+	}{
+		{"a program's page", page, 0, func() { put(ram+0x3000+3*8, entry|blocks.DescriptorUser|blocks.DescriptorNotGlobal) }, true, true},
+		{"a program's page that cannot be written", page, 0, func() { put(ram+0x3000+3*8, entry|blocks.DescriptorUser|blocks.DescriptorReadOnly) }, true, false},
+		{"the kernel's page, of a program", page, 0, func() {}, false, false},
+		{"a page that was not used", page, 0, func() { put(ram+0x3000+3*8, entry&^blocks.DescriptorAF|blocks.DescriptorUser) }, false, false},
+		{"a table that is not for programs", page, 0, func() {
+			put(ram+0x3000+3*8, entry|blocks.DescriptorUser)
+			put(ram+0x2000, descends|0x3000|1<<blocks.DescriptorTableAP)
+		}, false, false},
+		{"the kernel's page", upper | page, 1, func() {}, true, true},
+		{"the kernel's page, by the lower half", page, 1, func() {}, true, true},
+		{"a program's page, of the kernel", upper | page, 1, func() { put(ram+0x3000+3*8, entry|blocks.DescriptorUser) }, false, false},
+		{"a kernel's page of one address space", upper | page, 1, func() { put(ram+0x3000+3*8, entry|blocks.DescriptorNotGlobal) }, false, false},
+		{"no page", upper | page, 1, func() { put(ram+0x3000+3*8, 0) }, false, false},
+		{"a large page", upper | page, 1, func() {
+			put(largest+8, blocks.Superpage)
+			put(ram+0x2000, blocks.RAMBase|blocks.DescriptorValid|blocks.DescriptorAF)
+			put(ram+0x3000+8, 0x1234)
+			g.memory[dirty+(ram+0x3000)>>12] = 1
+		}, true, true},
+		{"a large page of which none is known", upper | page, 1, func() { put(ram+0x2000, blocks.RAMBase|blocks.DescriptorValid|blocks.DescriptorAF) }, false, false},
+		{"a large page that programs may use", upper | page, 1, func() {
+			put(largest+8, blocks.Superpage)
+			put(ram+0x2000, blocks.RAMBase|blocks.DescriptorValid|blocks.DescriptorAF|blocks.DescriptorUser)
+		}, false, false},
+		{"a tag", (upper | page) &^ (1 << 56), 1, func() {}, false, false},
+		{"tables of another size", upper | page, 1, func() { put(tcr, blocks.TCR48+1|blocks.TCRMemory40<<32) }, false, false},
+		{"a half without tables", upper | page, 1, func() { put(tcr, blocks.TCR48|1<<23|blocks.TCRMemory40<<32) }, false, false},
+		{"less memory", upper | page, 1, func() { put(tcr, blocks.TCR48) }, false, false},
+		{"no translation", upper | page, 1, func() { put(sctlr, 0) }, false, false},
+		{"a table beyond RAM", upper | page, 1, func() { put(ram+0x1000+8, descends|ramBytes) }, false, false},
+		{"no time left", upper | page, 1, func() { put(left, blocks.WalkCharge-1) }, false, false},
+		{"a page of code", upper | page, 1, func() { g.memory[codeIndex+2*4] = 1 }, true, false},
+		{"a page whose stores are to be noted", upper | page, 1, func() { g.memory[dirty+data>>12] = 0 }, true, false},
+	} {
+		clear(g.memory[x:tlb])
+		clear(g.memory[scratch:])
+		copy(g.memory[tlb:], bytes.Repeat([]byte{0xff}, 192<<10))
+		put(tlb+192<<10, 0)
+		put(scratch+32, ramBytes)
+		put(el, test.level)
+		put(sctlr, blocks.SCTLRM)
+		put(tcr, blocks.TCR48|blocks.TCRMemory40<<32)
+		put(ttbr0, 5<<48|blocks.RAMBase|1) // an ASID, and CnP
+		put(ttbr1, blocks.RAMBase)
+		put(left, 1_000_000)
+		put(ram, descends|0x1000)
+		put(ram+256*8, descends|0x1000) // of upper
+		put(ram+0x1000+8, descends|0x2000)
+		put(ram+0x2000, descends|0x3000)
+		put(ram+0x3000+3*8, entry)
+		put(data+8, 0x1234)
+		g.memory[dirty+data>>12] = 1
+		put(x+2*8, test.address)
+		put(x+8, 0x5678)
+		test.change()
+		before := slices.Clone(g.memory[tlb:][:256<<10])
+		if got := g.execute(loads); got != test.loaded || got && binary.LittleEndian.Uint64(g.memory[x:]) != 0x1234 {
+			t.Errorf("%s: loaded %t, %#x", test.name, got, g.memory[x:][:8])
+		} else if !got && !bytes.Equal(before, g.memory[tlb:][:256<<10]) {
+			t.Errorf("%s: the TLB was changed", test.name)
+		}
+		if got := g.execute(stores); got != test.stored {
+			t.Errorf("%s: stored %t", test.name, got)
+		}
 	}
 }

@@ -88,28 +88,23 @@ func a64Crypto(row *a64.Instruction) a64Emitter {
 // CDGH, in the opposite order, and makes two rounds at a time.
 func (t *a64Translator) sha256(w a64Word, abcd, efgh uint8, unpack int) {
 	const (
-		swap       = 0xb1 // the words of each half
-		upper      = 0xee
+		swap       = 0xb1       // the words of each half
 		low, high  = 0x6c, 0x6d // halves of both
 		abef, cdgh = xmm1, xmm2
 	)
-	shuffle := func(x, y register, order byte) {
-		t.vectors(vectorShuffle, x, y)
-		t.bytes(order)
-	}
 	t.floatOn()
 	t.vector(vectorLoad, abef, t.vectorAt(efgh))
 	t.vectors(vectorLoad, cdgh, abef)
 	t.vector(low, abef, t.vectorAt(abcd))
 	t.vector(high, cdgh, t.vectorAt(abcd))
-	shuffle(abef, abef, swap)
-	shuffle(cdgh, cdgh, swap)
+	t.shuffle(abef, abef, swap)
+	t.shuffle(cdgh, cdgh, swap)
 	t.vector(vectorLoad, xmm0, t.vectorAt(w.rm()))
 	t.sha(shaRounds, cdgh, abef) // which is the next ABEF, and what was that the next CDGH
-	shuffle(xmm0, xmm0, upper)
+	t.shuffle(xmm0, xmm0, upperHalf)
 	t.sha(shaRounds, abef, cdgh)
-	shuffle(xmm0, abef, swap)
-	shuffle(xmm3, cdgh, swap)
+	t.shuffle(xmm0, abef, swap)
+	t.shuffle(xmm3, cdgh, swap)
 	t.vectors(unpack, xmm0, xmm3)
 	t.setVector(w.rd(), true)
 }

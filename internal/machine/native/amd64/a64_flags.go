@@ -1,5 +1,7 @@
 package amd64
 
+import "sync"
+
 // a64Flags are what is known of the flags, which the hart has as the operands of what set them: enum flags of src/arm64/hart.h.
 type a64Flags struct {
 	known  bool
@@ -8,9 +10,19 @@ type a64Flags struct {
 }
 
 const (
-	flagsSub64 = 0
-	flagsSub32 = 1
-	flagsLogic = 2
+	flagsSub64  = 0
+	flagsSub32  = 1
+	flagsLogic  = 2
+	flagsPacked = 3
+)
+
+// NZCV, as fields of instructions and the upper bits of PSTATE have them.
+const (
+	flagV = 1 << iota
+	flagC
+	flagZ
+	flagN
+	packedAt = 28
 )
 
 // sizedFlags is the kind of a subtraction.
@@ -29,63 +41,90 @@ func (t *a64Translator) condition(c byte) byte {
 	host := hostConditions[c]
 	f := t.flags
 	needsCarry := c>>1 == 1 || c>>1 == 4
-	needsSign := c>>1 == 2 || c>>1 == 3
 	if f.known && t.flagsAt == t.here() && (f.kind != flagsLogic || !needsCarry) {
 		return host
 	}
 	switch {
+	case f.known && f.kind == flagsLogic && needsCarry:
+		t.noCarry()
 	case f.known && f.kind == flagsLogic:
-		if needsCarry {
-			t.jump(t.miss())
-			return host
-		}
 		t.hart(true, opLoad, rax, t.layout.ARM64.FlagA)
 		t.pair(true, opTest, rax, rax)
 	case f.known:
 		t.compareFlags(f.kind == flagsSub64)
 	default:
-		t.unknownFlags(needsCarry, needsSign)
+		t.unknownFlags(c)
 	}
 	return host
 }
 
+// noCarry has the host's flags say below, and not equal, so that it is not above whatever Z is.
+func (t *a64Translator) noCarry() {
+	t.constant(rax, 0)
+	t.immediate(true, immediateCmp, rax, 1)
+}
+
 // unknownFlags compares the operands of flags of which is not known here what set them. Both operands have their sign when 32 bits count, so that it
 // is only the sign of the difference that differs.
-func (t *a64Translator) unknownFlags(needsCarry, needsSign bool) {
-	most := int32(flagsLogic)
-	if needsCarry {
-		most = flagsSub32
+func (t *a64Translator) unknownFlags(c byte) {
+	needsCarry, needsSign := c>>1 == 1 || c>>1 == 4, c>>1 == 2 || c>>1 == 3
+	largest := int32(flagsPacked)
+	if t.flags.looked {
+		largest = t.flags.kind
 	}
-	if t.flags.looked && t.flags.kind <= most && !needsSign {
+	compared := int32(flagsLogic) // up to which comparing 64 bits tells
+	switch {
+	case needsCarry:
+		compared = flagsSub32
+	case needsSign:
+		compared = flagsSub64
+	}
+	if largest <= compared {
 		t.compareFlags(true)
 		return
 	}
 	other, done := t.newLabel(), t.newLabel()
 	t.hart(true, opLoad, rax, t.layout.ARM64.Flags)
-	t.immediate(true, immediateCmp, rax, most)
-	switch {
-	case needsCarry: // a logical operation has none
-		t.jumpIf(belowOrEqual, other)
+	t.immediate(true, immediateCmp, rax, compared)
+	t.jumpIf(above, other)
+	t.compareFlags(true)
+	t.jump(done)
+	t.bind(other)
+	if needsSign {
+		packed := t.newLabel()
+		if largest == flagsPacked {
+			t.immediate(true, immediateCmp, rax, flagsPacked)
+			t.jumpIf(equal, packed)
+		}
+		logic := t.newLabel()
 		t.immediate(true, immediateCmp, rax, flagsLogic)
-		t.jumpIf(notEqual, t.miss())
-		t.constant(rax, 0)
-		t.immediate(true, immediateCmp, rax, 1) // below, and not equal: above is false whatever Z is
-		t.jump(done)
-		t.bind(other)
-		t.compareFlags(true)
-	case needsSign:
-		t.jumpIf(above, t.miss())
-		t.immediate(true, immediateCmp, rax, flagsSub32)
-		t.jumpIf(equal, other)
-		t.compareFlags(true)
-		t.jump(done)
-		t.bind(other)
+		t.jumpIf(equal, logic)
 		t.compareFlags(false)
-	default:
-		t.jumpIf(above, t.miss())
-		t.flags = a64Flags{kind: most, looked: true}
+		t.jump(done)
+		t.bind(logic)
 		t.compareFlags(true)
+		if largest == flagsPacked {
+			t.jump(done)
+			t.bind(packed)
+			t.packedFlags(c)
+		}
+		t.bind(done)
 		return
+	}
+	if needsCarry {
+		packed := t.newLabel()
+		if largest == flagsPacked {
+			t.immediate(true, immediateCmp, rax, flagsPacked)
+			t.jumpIf(equal, packed)
+		}
+		t.noCarry() // of a logical operation
+		if largest == flagsPacked {
+			t.jump(done)
+			t.bind(packed)
+		}
+	}
+	if largest == flagsPacked {
+		t.packedFlags(c)
 	}
 	t.bind(done)
 }
@@ -99,7 +138,7 @@ func (t *a64Translator) compareFlags(wide bool) {
 // setFlags sets the kind of the flags whose operands the hart has. The host's are not known to be the same.
 func (t *a64Translator) setFlags(kind int32) {
 	t.hartSet(t.layout.ARM64.Flags, kind)
-	t.flags, t.flagsAt = a64Flags{known: true, kind: kind}, -1
+	t.flags, t.flagsAt = a64Flags{known: true, kind: kind}, 0
 }
 
 // subtractFlags sets the flags of a - b, both in registers with their signs when it is of 32 bits.
@@ -112,54 +151,121 @@ func (t *a64Translator) subtractFlags(wide bool, a, b register) {
 // keepFlags notes that what was written since the flags were set does not change the host's.
 func (t *a64Translator) keepFlags() { t.flagsAt = t.here() }
 
-// nzcvOperands are operands of a subtraction of 64 bits with the flags NZCV, or of a logical operation; none has others. It is set_nzcv of src/arm64/flags.c.
-var nzcvOperands = map[uint32]struct {
-	kind, a, b int32
-}{0: {flagsSub64, 0, -1}, 2: {flagsSub64, 1, 0}, 4: {flagsLogic, 0, 0}, 6: {flagsSub64, 0, 0}, 8: {flagsSub64, 0, 1}, 10: {flagsSub64, -1, 0}}
+// packedFlags has the host's flags tell a condition by NZCV themselves, which the hart has in the first operand.
+func (t *a64Translator) packedFlags(c byte) {
+	const n, z, carry, v = -1 << 31, flagZ << packedAt, flagC << packedAt, flagV << packedAt
+	a := t.layout.ARM64.FlagA
+	t.hart(false, opLoad, rax, a)
+	switch c >> 1 {
+	case 0: // equal: Z
+		t.immediate(false, immediateAnd, rax, z)
+		t.immediate(false, immediateXor, rax, z)
+	case 1: // not below: C
+		t.immediate(false, immediateAnd, rax, carry)
+		t.immediate(false, immediateCmp, rax, carry)
+	case 2: // negative: N
+		t.immediate(false, immediateAnd, rax, n)
+	case 3: // overflow: V, which the smallest number minus 1 has
+		t.shift(false, shiftLeft, rax, 3)
+		t.immediate(false, immediateAnd, rax, n)
+		t.immediate(false, immediateCmp, rax, 1)
+	case 4: // above: C and not Z
+		t.immediate(false, immediateAnd, rax, z|carry)
+		t.immediate(false, immediateXor, rax, ^carry) // all ones, if so
+		t.immediate(false, immediateCmp, rax, -2)
+	case 5: // not less: N is V
+		t.shift(false, shiftLeft, rax, 3)
+		t.hart(false, opXorTo, rax, a)
+		t.immediate(false, immediateAnd, rax, n)
+	default: // greater: that and not Z
+		t.shift(false, shiftLeft, rax, 3)
+		t.hart(false, opXorTo, rax, a)
+		t.shift(false, shiftRight, rax, packedAt+2) // Z, and above it N xor V
+		t.unary(false, unaryNegate, rax)
+		t.immediate(false, immediateCmp, rax, -1)
+	}
+}
+
+// flagOperands is what the flags NZCV are kept as.
+type flagOperands struct {
+	kind int32
+	a, b uint64
+}
+
+// nzcvOperands are operands for all NZCV: those of a subtraction of 64 bits that has them, or of a logical operation, or NZCV themselves. It is set_nzcv
+// of src/arm64/flags.c.
+var nzcvOperands = sync.OnceValue(func() (all [16]flagOperands) {
+	for flags := range all {
+		all[flags] = flagOperands{flagsPacked, uint64(flags) << packedAt, 0}
+	}
+	all[flagZ] = flagOperands{flagsLogic, 0, 0}
+	for _, s := range [][2]uint64{{0, 1<<64 - 1}, {1, 0}, {1 << 63, 1}, {0, 0}, {0, 1}, {1<<63 - 1, 1<<64 - 1}, {1<<64 - 1, 0}} {
+		a, b := s[0], s[1]
+		flags := (a-b)>>63*flagN | ((a^b)&(a^(a-b)))>>63*flagV
+		if a == b {
+			flags |= flagZ
+		}
+		if a >= b {
+			flags |= flagC
+		}
+		all[flags] = flagOperands{flagsSub64, a, b}
+	}
+	return all
+})
 
 // conditionalCompare is CCMP and CCMN.
 func (t *a64Translator) conditionalCompare(w a64Word) {
 	wide, c := w.wide(), byte(w.field(12, 4))
-	other, fits := nzcvOperands[w.field(0, 4)]
+	other := nzcvOperands()[w.field(0, 4)]
 	immediate, value := w.bit(11), int32(w.rm())
 	kind := sizedFlags(wide)
-	if !w.bit(30) { // the flags of a + b are those of a - (-b), and of a alone when b is zero
-		if !immediate {
-			t.jump(t.miss())
-			return
-		}
-		if value == 0 {
-			kind = flagsLogic
-		}
-		value = -value
-	}
-	if !fits && c < 14 {
-		t.jump(t.miss())
-		return
-	}
 	no, done := t.newLabel(), t.newLabel()
 	if c < 14 {
 		t.jumpIf(t.condition(c)^1, no)
 	}
-	t.extended(rax, zr(w.rn()), wide)
-	t.hart(true, opMove, rax, t.layout.ARM64.FlagA)
-	if immediate {
-		t.hartSet(t.layout.ARM64.FlagB, value)
-	} else {
-		t.extended(rax, zr(w.rm()), wide)
-		t.hart(true, opMove, rax, t.layout.ARM64.FlagB)
+	switch {
+	case w.bit(30):
+	case immediate: // the flags of a + b are those of a - (-b), and of a alone when b is zero
+		if value == 0 {
+			kind = flagsLogic
+		}
+		value = -value
+	default:
+		kind = flagsLogic // or less
+		t.extended(rcx, zr(w.rm()), wide)
+		t.addFlags(zeroA64, zr(w.rn()), wide)
 	}
-	t.setFlags(kind)
+	if immediate || w.bit(30) {
+		t.extended(rax, zr(w.rn()), wide)
+		t.hart(true, opMove, rax, t.layout.ARM64.FlagA)
+		if immediate {
+			t.hartSet(t.layout.ARM64.FlagB, value)
+		} else {
+			t.extended(rax, zr(w.rm()), wide)
+			t.hart(true, opMove, rax, t.layout.ARM64.FlagB)
+		}
+		t.setFlags(kind)
+	}
 	if c >= 14 {
 		return
 	}
 	t.jump(done)
 	t.bind(no)
-	t.hartSet(t.layout.ARM64.FlagA, other.a)
-	t.hartSet(t.layout.ARM64.FlagB, other.b)
+	t.hartSet64(t.layout.ARM64.FlagA, other.a)
+	t.hartSet64(t.layout.ARM64.FlagB, other.b)
 	t.hartSet(t.layout.ARM64.Flags, other.kind)
 	t.bind(done)
-	t.flags, t.flagsAt = a64Flags{kind: max(other.kind, kind), looked: true}, -1
+	t.flags = a64Flags{kind: max(other.kind, kind), looked: true}
+}
+
+// hartSet64 sets a place in linear memory, which may change rax.
+func (t *a64Translator) hartSet64(at uint32, value uint64) {
+	if int64(value) == int64(int32(value)) {
+		t.hartSet(at, int32(value))
+		return
+	}
+	t.constant64(rax, value)
+	t.hart(true, opMove, rax, at)
 }
 
 // conditionalSelect is CSEL, CSINC, CSINV and CSNEG.

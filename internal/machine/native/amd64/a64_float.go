@@ -33,6 +33,9 @@ func a64Float(row *a64.Instruction) a64Emitter {
 				t.result(w.rd(), precisionOf(w), op == floatMultiply || op == floatDivide)
 			}
 		}
+		if strings.HasPrefix(name, "fmax") || strings.HasPrefix(name, "fmin") {
+			return func(t *a64Translator, w a64Word) { t.largerFloat(name[2] == 'a', w) }
+		}
 	case a64.FormatFP3:
 		op := map[string]byte{"fmadd": fusedAdd, "fmsub": fusedNegatedAdd, "fnmadd": fusedNegatedSubtract, "fnmsub": fusedSubtract}[name]
 		return func(t *a64Translator, w a64Word) {
@@ -215,7 +218,9 @@ func (t *a64Translator) fromInteger(w a64Word, unsigned bool) {
 	t.setFloat(w.rd())
 }
 
-// toInteger is FCVTZS and FCVTZU. What does not fit is the interpreter's.
+const invalidOperation = 1 // FPSR.IOC
+
+// toInteger is FCVTZS and FCVTZU. What does not fit the latter is the interpreter's.
 func (t *a64Translator) toInteger(w a64Word, unsigned bool) {
 	t.roundable()
 	wide := w.wide()
@@ -235,8 +240,14 @@ func (t *a64Translator) toInteger(w a64Word, unsigned bool) {
 	}
 	t.hartFloat(precisionOf(w), wide || unsigned, floatTruncate, rax, t.vectorAt(w.rn()))
 	if !unsigned {
+		fits := t.newLabel()
 		t.immediate(wide, immediateCmp, rax, 1)
-		t.jumpIf(overflow, t.miss()) // the smallest number stands for what does not fit
+		t.jumpIf(notOverflow, fits) // the smallest number stands for what does not fit
+		t.tooLarge(integerOf{t.vectorAt(w.rn()), precisionOf(w), wide, t.layout.ARM64.FPSR, invalidOperation})
+		if !wide {
+			t.move32(rax, rax)
+		}
+		t.bind(fits)
 	}
 	t.setGuest(zr(w.rd()), rax)
 }

@@ -23,6 +23,10 @@ func allA64Emitters() map[*a64.Instruction]a64Chooser {
 			if choose := a64SIMD(row); choose != nil {
 				all[row] = choose
 			}
+		} else if row.Group == "vfp" {
+			if e := a64VectorFloat(row); e != nil {
+				all[row] = always(e)
+			}
 		} else if row.Group == "system" {
 			all[row] = func(w a64Word) a64Emitter { return a64System(row, w) }
 		} else if e := a64EmitterOf(row); e != nil {
@@ -86,20 +90,6 @@ func a64ALU(row *a64.Instruction) a64Emitter {
 		return (*a64Translator).multiplyAdd
 	}
 	return nil
-}
-
-// target is where to compute the value of a register: not in its own place when that is an operand that is still needed.
-func (t *a64Translator) target(rd uint8, needed ...uint8) register {
-	r := t.inHost[rd]
-	for _, n := range needed {
-		if n == rd {
-			r = 0
-		}
-	}
-	if r == 0 {
-		return rax
-	}
-	return r
 }
 
 // setStack notes what is known of SP when an instruction with an immediate operand writes it.
@@ -536,7 +526,7 @@ func (t *a64Translator) addFlags(rd, rn uint8, wide bool) {
 	t.hart(true, opMove, rax, t.layout.ARM64.FlagA)
 	t.hart(true, opMove, rcx, t.layout.ARM64.FlagB)
 	t.hart(true, opMove, rdx, t.layout.ARM64.Flags)
-	t.flags, t.flagsAt = a64Flags{kind: flagsLogic, looked: true}, -1
+	t.flags, t.flagsAt = a64Flags{kind: flagsLogic, looked: true}, 0
 	if rd != zeroA64 {
 		t.pair(wide, opSub, rcx, rax)
 		t.setGuest(rd, rax)
@@ -695,6 +685,8 @@ func a64TwoSources(name string) a64Emitter {
 		}
 	case "adc.w", "adc.x", "sbc.w", "sbc.x":
 		return (*a64Translator).withCarry
+	case "adcs.w", "adcs.x", "sbcs.w", "sbcs.x":
+		return (*a64Translator).withCarryAndFlags
 	}
 	return nil
 }
@@ -712,6 +704,30 @@ func (t *a64Translator) withCarry(w a64Word) {
 	t.pair(wide, opAdd, rcx, rax)
 	t.pair(wide, opAdd, rdx, rax)
 	t.setGuest(zr(w.rd()), rax)
+}
+
+// withCarryAndFlags is ADCS and SBCS: with a carry the difference of a and ~b, without one their sum.
+func (t *a64Translator) withCarryAndFlags(w a64Word) {
+	wide, subtracts := w.wide(), w.bit(30)
+	rn, rm, rd := zr(w.rn()), zr(w.rm()), zr(w.rd())
+	sum, done := t.newLabel(), t.newLabel()
+	second := func(inverted bool) {
+		t.extended(rcx, rm, wide)
+		if inverted {
+			t.immediate(true, immediateXor, rcx, -1)
+		}
+	}
+	t.jumpIf(t.condition(2)^1, sum)
+	second(!subtracts)
+	t.extended(rax, rn, wide)
+	t.subtractFlags(wide, rax, rcx)
+	t.pair(wide, opSub, rcx, rax)
+	t.setGuest(rd, rax)
+	t.jump(done)
+	t.bind(sum)
+	second(subtracts)
+	t.addFlags(rd, rn, wide)
+	t.bind(done)
 }
 
 // divide never traps: dividing by zero gives zero, the smallest number by -1 itself.

@@ -470,10 +470,10 @@ func a64Exclusive(row *a64.Instruction) a64Emitter {
 	}
 }
 
-// a64Atomic has the atomic accesses of FEAT_LSE but pairs. One hart and no device stores between instructions.
+// a64Atomic has the atomic accesses of FEAT_LSE. One hart and no device stores between instructions.
 func a64Atomic(row *a64.Instruction) a64Emitter {
 	if strings.HasPrefix(row.Name, "casp") {
-		return nil
+		return (*a64Translator).swapPair
 	}
 	swaps := strings.HasPrefix(row.Name, "cas")
 	return func(t *a64Translator, w a64Word) {
@@ -524,5 +524,41 @@ func a64Atomic(row *a64.Instruction) a64Emitter {
 		}
 		t.store(storeOf(size), rdx, rax, 0)
 		t.setGuest(rt, rcx)
+	}
+}
+
+// swapPair is CASP. What was there is equal to what it is compared with where the other pair is stored, so both registers are set first.
+func (t *a64Translator) swapPair(w a64Word) {
+	size := uint8(4) << w.field(30, 1)
+	wide := size == 8
+	done := t.newLabel()
+	t.aligned(w.rn(), t.layout.Write, 2*int32(size))
+	t.inMemory(t.layout.Write)
+	t.indexed(wide, opLoad, rcx, memory, rax, 0)
+	t.indexed(wide, opLoad, rdx, memory, rax, uint32(size))
+	differ, second := t.newLabel(), zr(w.rm()+1)
+	t.compareWith(wide, rcx, w.rm())
+	t.jumpIf(notEqual, differ)
+	t.compareWith(wide, rdx, second)
+	t.bind(differ)
+	t.move32(rax, rax) // where the verifier knows no more that it is an address
+	t.setGuest(w.rm(), rcx)
+	t.setGuest(second, rdx)
+	t.jumpIf(notEqual, done)
+	how := storeOf(size)
+	t.store(how, t.value(w.rd(), rdx), rax, 0)
+	t.store(how, t.value(zr(w.rd()+1), rdx), rax, uint32(size))
+	t.bind(done)
+}
+
+// compareWith compares a register with a guest register, and changes neither.
+func (t *a64Translator) compareWith(wide bool, r register, guest uint8) {
+	switch {
+	case guest == zeroA64:
+		t.immediate(wide, immediateCmp, r, 0)
+	case t.inHost[guest] != 0:
+		t.pair(wide, opCmp, t.inHost[guest], r)
+	default:
+		t.hart(wide, opCmpTo, r, t.layout.X+8*uint32(guest))
 	}
 }

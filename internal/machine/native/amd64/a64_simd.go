@@ -2,6 +2,7 @@ package amd64
 
 import (
 	"math/bits"
+	"strings"
 
 	"agentvm/internal/machine/a64"
 )
@@ -14,6 +15,9 @@ const (
 	xmm4 register = 4
 	xmm5 register = 5
 )
+
+// Orders of words for shuffle: of both halves one.
+const lowerHalf, upperHalf = 0x44, 0xee
 
 // vectorAt is the place of a vector register of the guest.
 func (t *a64Translator) vectorAt(r uint8) uint32 { return t.layout.F + 16*uint32(r) }
@@ -86,7 +90,19 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 			}
 		}
 	}
+	if ops, ok := acrossVectors[row.Name]; ok {
+		return always(func(t *a64Translator, w a64Word) { t.across(ops, w) })
+	}
+	if name, isScalar := strings.CutSuffix(row.Name, ".s"); isScalar && scalarComparisons[name] != 0 {
+		return always(func(t *a64Translator, w a64Word) {
+			t.compareScalars(scalarComparisons[name], strings.HasSuffix(name, "0"), w)
+		})
+	}
 	switch row.Name {
+	case "cnt.v":
+		return always((*a64Translator).countOnes)
+	case "uaddlp.v":
+		return always((*a64Translator).addNeighbours)
 	case "bic.v", "orn.v", "bsl.v", "bit.v", "bif.v":
 		return always(func(t *a64Translator, w a64Word) { t.logicVector(row.Name, w) })
 	case "cmge.v":
@@ -148,6 +164,10 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 		}
 	case "dup.r", "dup.e", "dup.s", "umov.w", "umov.x", "smov.w", "smov.x", "ins.r", "ins.e":
 		return always(func(t *a64Translator, w a64Word) { t.copyElement(row.Name, w) })
+	case "uzp1", "uzp2":
+		return always(func(t *a64Translator, w a64Word) { t.unzip(w, row.Name == "uzp2") })
+	case "trn1", "trn2":
+		return always(func(t *a64Translator, w a64Word) { t.transpose(w, row.Name == "trn2") })
 	case "zip1", "zip2":
 		return always(func(t *a64Translator, w a64Word) { t.interleave(w, row.Name == "zip2") })
 	case "tbl1", "tbl2", "tbl3", "tbl4":
@@ -444,10 +464,70 @@ func (t *a64Translator) interleave(w a64Word, upper bool) {
 	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
 	t.vector(op, xmm0, t.vectorAt(w.rm()))
 	if upper && !full {
-		t.vectors(vectorShuffle, xmm0, xmm0)
-		t.bytes(0xee) // the upper half
+		t.shuffle(xmm0, xmm0, upperHalf)
 	}
 	t.setVector(w.rd(), full)
+}
+
+// unzip takes every second lane of both operands: they are narrowed, and so small that nothing saturates.
+func (t *a64Translator) unzip(w a64Word, odd bool) {
+	size := w.field(22, 2)
+	t.floatOn()
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	if w.bit(30) {
+		t.vector(vectorLoad, xmm1, t.vectorAt(w.rm()))
+	} else {
+		t.vector(lowerSizes[3], xmm0, t.vectorAt(w.rm()))
+		t.vectors(vectorLoad, xmm1, xmm0)
+	}
+	for _, x := range []register{xmm0, xmm1} {
+		switch {
+		case size == 2 && odd:
+			t.shuffle(x, x, 0xdd)
+		case size == 2:
+			t.shuffle(x, x, 0x88)
+		case size == 1 && !odd:
+			t.vectorShift(vectorShift32, vectorShiftLeft, x, 16)
+			fallthrough
+		case size == 1:
+			t.vectorShift(vectorShift32, vectorShiftArithm, x, 16)
+		case size == 0 && !odd:
+			t.vectorShift(vectorShift16, vectorShiftLeft, x, 8)
+			fallthrough
+		case size == 0:
+			t.vectorShift(vectorShift16, vectorShiftRight, x, 8)
+		}
+	}
+	op := [4]int{vectorPackBytes, vectorPackWords, lowerSizes[3], lowerSizes[3]}[size]
+	if size == 3 && odd {
+		op = upperSizes[3]
+	}
+	t.vectors(op, xmm0, xmm1)
+	t.setVector(w.rd(), w.bit(30))
+}
+
+// transpose has every second lane of both operands, next to each other.
+func (t *a64Translator) transpose(w a64Word, odd bool) {
+	size := w.field(22, 2)
+	t.floatOn()
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vector(vectorLoad, xmm1, t.vectorAt(w.rm()))
+	switch shifts, n := vectorShift16+int(size), uint8(8)<<size; {
+	case size == 3 && odd:
+		t.vectors(upperSizes[3], xmm0, xmm1)
+	case size == 3:
+		t.vectors(lowerSizes[3], xmm0, xmm1)
+	default:
+		if odd {
+			t.vectorShift(shifts, vectorShiftRight, xmm1, n)
+		} else {
+			t.vectorShift(shifts, vectorShiftLeft, xmm0, n)
+		}
+		t.vectorShift(shifts, vectorShiftRight, xmm0, n)
+		t.vectorShift(shifts, vectorShiftLeft, xmm1, n)
+		t.vectors(vectorOr, xmm0, xmm1)
+	}
+	t.setVector(w.rd(), w.bit(30))
 }
 
 // extractVector is EXT.
@@ -486,8 +566,7 @@ func (t *a64Translator) narrow(w a64Word, size uint32, amount uint8) {
 		t.vectors(vectorPackWords, xmm0, xmm0)
 	default:
 		t.vectorShift(vectorShift64, vectorShiftRight, xmm0, amount)
-		t.vectors(vectorShuffle, xmm0, xmm0)
-		t.bytes(0x88) // the even words
+		t.shuffle(xmm0, xmm0, 0x88) // the even words
 	}
 	if w.bit(30) { // to the upper half
 		t.vector(vectorStoreLow, xmm0, t.vectorAt(w.rd())+8)

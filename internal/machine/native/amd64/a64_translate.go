@@ -2,7 +2,6 @@ package amd64
 
 import (
 	"encoding/binary"
-	"slices"
 	"strings"
 
 	"agentvm/internal/machine/a64"
@@ -51,10 +50,8 @@ type a64Instruction struct {
 }
 
 type a64Translator struct {
-	pageCode
-	*blocks.Blocks[a64Instruction]
+	page[a64Instruction]
 	a64Facts
-	flagsAt int // where the host's flags are those of the comparison before; -1: nowhere
 }
 
 // a64Facts are what is known in a block, of code before an instruction.
@@ -69,47 +66,35 @@ type a64Facts struct {
 
 // TranslateA64 makes the code of a page of arm64 code. It is false when none of the entries is an instruction that can be translated.
 func TranslateA64(l *Layout, p Page) (Translation, bool) {
-	t := &a64Translator{pageCode: pageCode{layout: l, inHost: &a64InHost, zero: zeroA64, align: 3, slot: 1}, flagsAt: -1}
-	t.snapshot = func() any { return t.a64Facts }
+	t := &a64Translator{page: page[a64Instruction]{pageCode: pageCode{layout: l, inHost: &a64InHost, zero: zeroA64, align: 3, slot: 1}}}
+	t.guest = t
 	t.Blocks = blocks.Discover(p, func(p *Page, at int) (a64Instruction, blocks.Step) { return decodeA64(p, at, l.Host) })
-	t.dispatch = t.newLabel()
-	count := 0
-	for i := range t.labels {
-		if t.Steps[i].Size == 0 {
-			continue
-		}
-		count++
-		if t.Leader[i] {
-			t.labels[i] = t.newLabel()
-		}
+	return t.translate()
+}
+
+func (t *a64Translator) touches(d *a64Instruction) blocks.Access { return accessA64(d) }
+func (t *a64Translator) known() any                              { return t.a64Facts }
+func (t *a64Translator) assume(known any)                        { t.a64Facts, _ = known.(a64Facts) }
+func (t *a64Translator) tables(w *walk) pageTables               { return vmsa{w} }
+
+func (t *a64Translator) instruction(d *a64Instruction, s *blocks.Step) (jumps bool) {
+	switch s.Flow {
+	case blocks.FlowBranch:
+		t.jumpIf(t.branch(d), t.place(s.Target))
+	case blocks.FlowJump:
+		t.link(s.Returns)
+		t.goTo(s.Target)
+		return true
+	case blocks.FlowIndirect:
+		t.copyOf(zr(d.word.rn()), rdx)
+		t.link(s.Returns)
+		t.move(rax, rdx)
+		t.jumpFar()
+		return true
+	default:
+		d.emit(t, d.word)
 	}
-	t.code = make([]byte, 0, bytesEach*count+bytesBesides)
-	var out Translation
-	for i := range t.Steps {
-		for at := i; at < len(t.Steps) && t.labels[at] != nil && t.labels[at].at < 0; {
-			out.Entries = append(out.Entries, Entry{Offset: 2 * at, At: t.here()})
-			at = t.block(at, &out)
-		}
-	}
-	if len(out.Entries) == 0 {
-		return Translation{}, false
-	}
-	slices.SortFunc(out.Entries, func(a, b Entry) int { return a.Offset - b.Offset })
-	if p.Places {
-		out.Places = append(out.Places, Entry{Offset: PageSize, At: t.here()})
-	}
-	t.writeCopies(func(c *blockCopy) {
-		t.a64Facts = c.facts.(a64Facts)
-		t.instructions(c.first, c.end, func(i int) {
-			if l := c.from[i]; l != nil {
-				t.bind(l)
-				t.flagsAt = -1
-			}
-		})
-	})
-	t.leave()
-	out.Code = t.code
-	return out, true
+	return false
 }
 
 func decodeA64(p *Page, at int, host blocks.Host) (a64Instruction, blocks.Step) {
@@ -148,7 +133,7 @@ func decodeA64(p *Page, at int, host blocks.Host) (a64Instruction, blocks.Step) 
 // hasFor says whether the host has what a row's translation needs.
 func hasFor(row *a64.Instruction, host blocks.Host) bool {
 	switch {
-	case row.Format == a64.FormatFP3:
+	case row.Format == a64.FormatFP3, strings.HasPrefix(row.Name, "fmla."), strings.HasPrefix(row.Name, "fmls."):
 		return host.Fused
 	case row.Group != "crypto":
 		return true
@@ -158,62 +143,6 @@ func hasFor(row *a64.Instruction, host blocks.Host) bool {
 		return host.AES
 	}
 	return host.SHA
-}
-
-// block translates from a leader to the next one or a jump, and gives the halfword to continue at.
-func (t *a64Translator) block(first int, out *Translation) int {
-	count, end := t.Block(first)
-	if end < len(t.labels) && t.Leader[end] && t.Steps[end].Size != 0 && t.labels[end] == nil {
-		t.labels[end] = t.newLabel()
-	}
-	out.Instructions += count
-	start := t.here()
-	t.bind(t.labels[first])
-	t.immediate(true, immediateSub, budget, int32(count))
-	t.jumpIf(less, t.exit(2*first, count, false))
-	t.unspent, t.end = count, end
-	t.a64Facts, t.flagsAt = a64Facts{}, -1
-	t.groups, t.copied = t.Groups(first, end, accessA64), nil
-	t.instructions(first, end, func(i int) {
-		if !t.Places {
-			return
-		}
-		if i > first {
-			start = t.here()
-		}
-		out.Places = append(out.Places, Entry{Offset: 2 * i, At: start})
-	})
-	return end
-}
-
-// instructions translates some of a block, to its end. It calls before with the halfword of each before its code begins.
-func (t *a64Translator) instructions(first, end int, before func(int)) {
-	jumps := false
-	for i := first; i < end; i += 2 {
-		d := &t.Decoded[i]
-		t.at = 2 * i
-		before(i)
-		switch s := &t.Steps[i]; s.Flow {
-		case blocks.FlowBranch:
-			t.jumpIf(t.branch(d), t.place(s.Target))
-		case blocks.FlowJump:
-			t.link(s.Returns)
-			t.goTo(s.Target)
-			jumps = true
-		case blocks.FlowIndirect:
-			t.copyOf(zr(d.word.rn()), rdx)
-			t.link(s.Returns)
-			t.move(rax, rdx)
-			t.jumpFar()
-			jumps = true
-		default:
-			d.emit(t, d.word)
-		}
-		t.unspent--
-	}
-	if !jumps && (end >= len(t.Steps) || t.Steps[end].Size == 0 || t.labels[end].at >= 0) {
-		t.goTo(2 * end)
-	}
 }
 
 // link sets X30 to the address behind a call.

@@ -40,6 +40,7 @@ type assembler struct {
 	code      []byte
 	labelRoom []label        // for new ones
 	holds     [rdx + 1]uint8 // the guest register, in the hart, of which rax, rcx and rdx have the value; 0: none
+	flagsAt   int            // where the host's flags are those of the guest's last comparison; 0: nowhere
 }
 
 // hold notes that a register has the value of a guest register.
@@ -323,7 +324,11 @@ const (
 	floatMultiply   = 0x59
 	floatWiden      = 0x5a // a single to a double, and with double's prefix the other way
 	floatSubtract   = 0x5c
+	floatMinimum    = 0x5d
 	floatDivide     = 0x5e
+	floatMaximum    = 0x5f
+
+	floatComparePacked = 0xc2
 
 	double, single = 0xf2, 0xf3 // prefixes
 )
@@ -384,6 +389,35 @@ func (a *assembler) vectors(op int, x, y register) {
 	a.bytes(0xc0 | low(x)<<3 | low(y))
 }
 
+// packed is an operation on all numbers of two vector registers, with the opcodes of those on one.
+func (a *assembler) packed(precision, op byte, x, y register) {
+	if precision == double {
+		a.bytes(0x66)
+	}
+	a.bytes(rex(false, x, 0, y), 0x0f, op, 0xc0|low(x)<<3|low(y))
+}
+
+// comparePacked is packed with a comparison, which makes ones of bits where it holds.
+func (a *assembler) comparePacked(precision byte, x, y register, how byte) {
+	a.packed(precision, floatComparePacked, x, y)
+	a.bytes(how)
+}
+
+// signsOf makes a register the signs of a vector register's bytes.
+func (a *assembler) signsOf(to, x register) {
+	a.bytes(0x66, rex(false, to, 0, x), 0x0f, 0xd7, 0xc0|low(to)<<3|low(x))
+	a.overwrite(to)
+}
+
+// fusedPacked makes xmm0, and the numbers of xmm0 times those of xmm2, or with the opposite sign, plus those of xmm1.
+func (a *assembler) fusedPacked(precision, op byte) {
+	second := byte(vexXMM1)
+	if precision == double {
+		second |= vexDouble
+	}
+	a.bytes(vex, vexMapRegisters, second, op&^1, 0xc2)
+}
+
 // vectorShift shifts the elements of a vector register.
 func (a *assembler) vectorShift(op int, kind byte, x register, by uint8) {
 	a.bytes(0x66, rex(false, 0, 0, x), 0x0f, byte(op), 0xc0|kind<<3|low(x), by)
@@ -396,6 +430,7 @@ const (
 	fusedNegatedAdd           = 0x9d
 	fusedNegatedSubtract      = 0x9f
 	vex, vexMap, vexXMM1      = 0xc4, 0xc2, 0x71 // 0f 38, with r15 as the base; 66, xmm1 the second operand
+	vexMapRegisters           = 0xe2
 	vexDouble            byte = 0x80
 )
 
@@ -472,7 +507,7 @@ func (a *assembler) newLabel() *label {
 
 func (a *assembler) bind(l *label) {
 	l.at = a.here()
-	a.holds = [rdx + 1]uint8{}
+	a.holds, a.flagsAt = [rdx + 1]uint8{}, 0
 	for u := l.last; u != 0; {
 		place := a.code[u : u+4]
 		before := int(binary.LittleEndian.Uint32(place))

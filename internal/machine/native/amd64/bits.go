@@ -17,7 +17,7 @@ func bitEmitters() map[string]emitter {
 			t.setGuest(d.Rd, rax)
 		},
 		"rori": func(t *translator, d *riscv.Decoded) {
-			to := target(d.Rd)
+			to := t.target(d.Rd)
 			t.copyOf(d.Rs1, to)
 			t.shift(true, rotateRight, to, uint8(d.Imm))
 			t.setGuest(d.Rd, to)
@@ -125,7 +125,7 @@ func bitEmitters() map[string]emitter {
 	}
 	for name, e := range map[string]struct{ back, by uint8 }{"sext.b": {shiftArithmetic, 56}, "sext.h": {shiftArithmetic, 48}, "zext.h": {shiftRight, 48}} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := target(d.Rd)
+			to := t.target(d.Rd)
 			t.copyOf(d.Rs1, to)
 			t.shift(true, shiftLeft, to, e.by)
 			t.shift(true, e.back, to, e.by)

@@ -17,7 +17,7 @@ type pageCode struct {
 	labels   [PageSize / 2]*label
 	exits    []exit
 	detours  []detour
-	walks    map[uint32]*label // the routines, by the table of the TLB; nil: the interpreter walks
+	walks    map[uint32]*label // the routines, by the table of the TLB
 	dispatch *label
 
 	at      int // the instruction that is translated
@@ -198,6 +198,14 @@ func (t *pageCode) value(r uint8, scratch register) register {
 	return scratch
 }
 
+// target is where to compute the value of a guest register: not in its own place when that is an operand that is still needed.
+func (t *pageCode) target(r uint8, needed ...uint8) register {
+	if t.inHost[r] == 0 || slices.Contains(needed, r) {
+		return rax
+	}
+	return t.inHost[r]
+}
+
 // copyOf puts a guest register's value into a register.
 func (t *pageCode) copyOf(r uint8, to register) { t.move(to, t.value(r, to)) }
 
@@ -236,11 +244,6 @@ func (t *pageCode) lookUp(table uint32, size int32, miss *label) {
 	t.index(rcx, rax)
 	t.lea(true, rdx, rax, size-1)
 	t.immediate(true, immediateAnd, rdx, -PageSize)
-	if t.walks == nil {
-		t.found(table, miss)
-		t.indexed(false, opAddTo, rax, tlb, rcx, table+t.layout.Addend)
-		return
-	}
 	detour, back := t.detour(table, miss)
 	t.found(table, detour)
 	t.bind(back)
@@ -277,11 +280,12 @@ func (t *pageCode) writeDetours() {
 }
 
 // writeWalks writes the routines, which end the code.
-func (t *pageCode) writeWalks() {
+func (t *pageCode) writeWalks(tables func(*walk) pageTables) {
 	for _, table := range []uint32{t.layout.Read, t.layout.Write} {
 		if l := t.walks[table]; l != nil {
 			t.bind(l)
-			(&walk{pageCode: t, table: table, fail: t.newLabel()}).write()
+			w := &walk{pageCode: t, table: table, fail: t.newLabel()}
+			w.write(tables(w))
 		}
 	}
 }

@@ -218,7 +218,7 @@ func addArithmetic(all map[string]emitter) {
 			fits := t.newLabel()
 			t.immediate(c.wide, immediateCmp, rax, 1)
 			t.jumpIf(notOverflow, fits) // the smallest number stands for what does not fit
-			t.tooLarge(d.Rs1, c.precision, c.wide)
+			t.tooLarge(integerOf{t.layout.F + 8*uint32(d.Rs1), c.precision, c.wide, t.layout.Flags, 16})
 			t.bind(fits)
 			if !c.wide {
 				t.pair(true, opSignExtendWord, rax, rax)
@@ -239,35 +239,45 @@ func addArithmetic(all map[string]emitter) {
 	})
 }
 
-// tooLarge makes rax the integer for a number that is beyond all of them, the nearest one, and raises the flag NV (The RISC-V ISA Manual, "F",
-// conversions). It leaves for what is no number, and for what may be the smallest integer itself.
-func (t *translator) tooLarge(r uint8, precision byte, wide bool) {
-	const invalid = 16 // of fflags
-	isDouble := precision == double
+// integerOf is a conversion of a number in memory to an integer with a sign.
+type integerOf struct {
+	at        uint32
+	precision byte
+	wide      bool
+	flags     uint32 // where the guest's are, and what is set there of a number that does not fit
+	invalid   int32
+}
+
+// tooLarge makes rax the integer for a number that is beyond all of them, the nearest one, and raises the flag (The RISC-V ISA Manual, "F",
+// conversions; Arm's FPToFixed). It leaves for what is no number, and for what may be the smallest integer itself.
+func (t *pageCode) tooLarge(c integerOf) {
+	isDouble := c.precision == double
 	fraction, exponents, bias, bits := uint8(23), int32(0xff), int32(127), int32(32)
 	if isDouble {
 		fraction, exponents, bias = 52, 0x7ff, 1023
 	}
-	if wide {
+	if c.wide {
 		bits = 64
 	}
-	t.hart(isDouble, opLoad, rax, t.layout.F+8*uint32(r))
+	t.hart(isDouble, opLoad, rax, c.at)
 	t.move(rcx, rax)
 	t.shift(isDouble, shiftRight, rcx, fraction)
 	t.immediate(false, immediateAnd, rcx, exponents)
-	t.immediate(false, immediateSub, rcx, bias+bits)
-	t.immediate(false, immediateCmp, rcx, exponents-bias-bits)
-	t.jumpIf(notBelow, t.miss())
+	t.immediate(false, immediateCmp, rcx, exponents)
+	t.jumpIf(equal, t.miss())
 	if !isDouble {
 		t.pair(true, opSignExtendWord, rax, rax)
 	}
 	t.shift(true, shiftArithmetic, rax, 63)
+	t.pair(false, opAdd, rax, rcx) // below zero there is one more integer
+	t.immediate(false, immediateCmp, rcx, bias+bits-1)
+	t.jumpIf(less, t.miss())
 	t.constant(rcx, -1)
 	t.shift(true, shiftRight, rcx, uint8(65-bits))
 	t.pair(true, opXor, rcx, rax)
-	t.hart(false, opLoad, rcx, t.layout.Flags)
-	t.immediate(false, immediateOr, rcx, invalid)
-	t.hart(false, opMove, rcx, t.layout.Flags)
+	t.hart(false, opLoad, rcx, c.flags)
+	t.immediate(false, immediateOr, rcx, c.invalid)
+	t.hart(false, opMove, rcx, c.flags)
 }
 
 // roundable leaves when the unit is not on and changed, or a dynamic rounding mode is not to nearest.

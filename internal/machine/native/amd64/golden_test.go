@@ -11,12 +11,13 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
+	"agentvm/internal/machine/a64"
 	"agentvm/internal/machine/native/amd64"
 	"agentvm/internal/machine/native/blocks"
 	"agentvm/internal/machine/riscv"
 )
 
-var update = flag.Bool("update", false, "write testdata/golden.txt")
+var update = flag.Bool("update", false, "write the files of testdata")
 
 var layout = amd64.Layout{
 	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, RoundingMode: 0x10240, Reservation: 0x10300, Reserved: 0x10308,
@@ -71,9 +72,47 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	fmt.Fprint(&text, "ld s3, 16(s4); fld fa0, 8(s4); sw a0, 28(s4)\n", listing(t, group(t)))
-	const file = "testdata/golden.txt"
+	golden(t, "testdata/golden.txt", text.String())
+}
+
+// TestGoldenA64 is that for arm64 guests: of each row that is translated, whose code is as the table has it first, once with registers 0, 1 and 2, which
+// are in the host's, and for general registers once with 12, 13 and 14.
+func TestGoldenA64(t *testing.T) {
+	l := layout
+	l.Guest, l.Host = blocks.GuestARM64, blocks.Host{Fused: true, AES: true, Carryless: true, SHA: true}
+	l.ARM64 = blocks.ARM64{
+		Flags: 0x10600, FlagA: 0x10608, FlagB: 0x10610, FPCR: 0x10618, FPSR: 0x1061c, CPACR: 0x10620, SCTLR: 0x10628, EL: 0x10630, IRQ: 0x10634, SPSelect: 0x10638,
+		PState: 0x10640, TPIDR: 0x10648, TPIDRRO: 0x10650, TPIDR1: 0x10658, SP: 0x10660, ELR: 0x10668, SPSR: 0x10670, ESR: 0x10678, FAR: 0x10680,
+		UserTLB: 0x11000, TTBR0: 0x10688, TTBR1: 0x10690, TCR: 0x10698,
+	}
+	var text strings.Builder
+	for i := range a64.Table {
+		row := &a64.Table[i]
+		registers := []uint32{2<<16 | 1<<5, 14<<16 | 13<<5 | 12}
+		if slices.Contains([]string{"simd", "vfp", "fp", "crypto", "vmemory", "structure"}, row.Group) {
+			registers = registers[:1]
+		}
+		for _, operands := range registers {
+			word := row.Bits.Match | operands&^row.Bits.Mask
+			if a64.Lookup(word) != row {
+				continue
+			}
+			page := amd64.Page{Code: make([]byte, amd64.PageSize), Entries: []uint16{0}, Seen: make([]byte, amd64.PageSize/16)}
+			binary.LittleEndian.PutUint32(page.Code, word)
+			page.Seen[0] = 1
+			if made, ok := amd64.TranslateA64(&l, page); ok {
+				fmt.Fprintf(&text, "%s %08x\n%s", row.Name, word, listing(t, made.Code))
+			}
+		}
+	}
+	golden(t, "testdata/golden_a64.txt", text.String())
+}
+
+// golden compares a text with a file, or writes it anew.
+func golden(t *testing.T, file, text string) {
+	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +120,7 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, wanted := strings.Split(text.String(), "\n"), strings.Split(string(want), "\n")
+	got, wanted := strings.Split(text, "\n"), strings.Split(string(want), "\n")
 	for i := range min(len(got), len(wanted)) {
 		if got[i] != wanted[i] {
 			t.Fatalf("line %d of %s is %q, and now %q; -update writes it anew", i+1, file, wanted[i], got[i])

@@ -16,12 +16,12 @@ var emitters = sync.OnceValue(allEmitters)
 func allEmitters() map[string]emitter {
 	all := map[string]emitter{
 		"lui": func(t *translator, d *riscv.Decoded) {
-			to := target(d.Rd)
+			to := t.target(d.Rd)
 			t.constant(to, int32(d.Imm))
 			t.setGuest(d.Rd, to)
 		},
 		"auipc": func(t *translator, d *riscv.Decoded) {
-			to := target(d.Rd)
+			to := t.target(d.Rd)
 			t.hart(true, opLoad, to, t.layout.PC)
 			if distance := d.Imm + int64(t.at); distance == int64(int32(distance)) {
 				t.immediate(true, immediateAdd, to, int32(distance))
@@ -32,7 +32,7 @@ func allEmitters() map[string]emitter {
 			t.setGuest(d.Rd, to)
 		},
 		"addi": func(t *translator, d *riscv.Decoded) {
-			to := target(d.Rd)
+			to := t.target(d.Rd)
 			switch {
 			case d.Rs1 == 0:
 				t.constant(to, int32(d.Imm))
@@ -55,7 +55,7 @@ func allEmitters() map[string]emitter {
 	}
 	for name, op := range map[string]byte{"xori": immediateXor, "ori": immediateOr, "andi": immediateAnd} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := target(d.Rd)
+			to := t.target(d.Rd)
 			t.copyOf(d.Rs1, to)
 			t.immediate(true, op, to, int32(d.Imm))
 			t.setGuest(d.Rd, to)
@@ -81,7 +81,7 @@ func allEmitters() map[string]emitter {
 			if op != opSubTo {
 				first, second = t.cheaperFirst(first, second)
 			}
-			to := target(d.Rd, second)
+			to := t.target(d.Rd, second)
 			t.copyOf(first, to)
 			t.operation(true, op, to, second)
 			t.setGuest(d.Rd, to)
@@ -114,7 +114,7 @@ func allEmitters() map[string]emitter {
 			t.setGuest(d.Rd, rax)
 		}
 		all[name+"i"] = func(t *translator, d *riscv.Decoded) {
-			to := target(d.Rd)
+			to := t.target(d.Rd)
 			t.copyOf(d.Rs1, to)
 			t.shift(true, op, to, uint8(d.Imm))
 			t.setGuest(d.Rd, to)

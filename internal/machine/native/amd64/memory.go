@@ -17,7 +17,7 @@ func memoryEmitters() map[string]emitter {
 	} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
 			at, distance := t.locate(d, t.layout.Read, a.size)
-			to := target(d.Rd)
+			to := t.target(d.Rd)
 			if to == at && t.holds[at] >= heldPlace {
 				to = rdx // the place is needed again
 			}

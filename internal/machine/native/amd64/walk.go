@@ -3,7 +3,7 @@ package amd64
 import "agentvm/internal/machine/native/blocks"
 
 // Where the first place of the TLB does not have the page of an access, a routine of the translation's own looks at the second one, and then walks
-// the page tables and fills the first: what src/riscv64/mmu.c does, in the cases that are frequent and change nothing else. All others, exceptions among
+// the page tables and fills the first: what mmu.c does, in the cases that are frequent and change nothing else. All others, exceptions among
 // them, are the interpreter's: the instruction is left to it.
 
 // detour is code behind all else that a miss takes.
@@ -20,7 +20,22 @@ type walk struct {
 	fail  *label
 }
 
-func (w *walk) write() {
+// pageTables are a guest's, as far as the routine goes through them: the address is in rax, a table's or an entry in rdx, and rcx is free. What
+// concerns more than the TLB, or may be an exception, fails.
+type pageTables interface {
+	// root makes rdx the physical address of the first table, and gives the lowest bit of an address's number in it.
+	root() (bit uint8)
+	// pointer continues at other when the entry is not a pointer to a table, and makes rdx the table's address.
+	pointer(other *label)
+	// leaf fails when the entry does not permit the access, or a bit of it would have to be set.
+	leaf()
+	// large is leaf for an entry of the second lowest level, and a page of the kernel's.
+	large()
+	// number makes the entry in rdx the address that it has.
+	number()
+}
+
+func (w *walk) write(g pageTables) {
 	tables, have := w.newLabel(), w.newLabel()
 	w.keep(0, rax)
 	w.move(rcx, rax)
@@ -33,17 +48,20 @@ func (w *walk) write() {
 	w.jumpIf(notEqual, tables)
 	w.ret()
 	w.bind(tables)
-	w.begin()
-	w.entry(30)
-	w.pointer(w.fail)
-	w.entry(21)
+	w.hartAdd(w.layout.Walk.SlowLeft, -blocks.WalkCharge)
+	w.jumpIf(less, w.fail)
+	for bit := g.root(); bit > blocks.Superpage; bit -= 9 {
+		w.entry(bit)
+		g.pointer(w.fail)
+	}
+	w.entry(blocks.Superpage)
 	large := w.newLabel()
-	w.pointer(large)
+	g.pointer(large)
 	w.entry(12)
-	w.leaf()
+	g.leaf()
 	w.jump(have)
 	w.bind(large)
-	w.superpage()
+	w.superpage(g)
 	w.bind(have) // rdx is the page's physical address
 	w.immediate(true, immediateAdd, rdx, -blocks.RAMBase)
 	w.inRAM()
@@ -63,27 +81,6 @@ func (w *walk) isStore() bool { return w.table == w.layout.Write }
 func (w *walk) keep(word uint32, r register) { w.hart(true, opMove, r, w.layout.Walk.Scratch+8*word) }
 func (w *walk) kept(r register, word uint32) { w.hart(true, opLoad, r, w.layout.Walk.Scratch+8*word) }
 
-// begin charges for the walk, and makes rdx the physical address of the root.
-func (w *walk) begin() {
-	w.hartAdd(w.layout.Walk.SlowLeft, -blocks.WalkCharge)
-	w.jumpIf(less, w.fail)
-	w.hart(false, opLoad, rcx, w.layout.Supervisor.Privilege)
-	w.immediate(false, immediateCmp, rcx, blocks.PrivilegeS)
-	w.jumpIf(above, w.fail)
-	w.hart(true, opLoad, rdx, w.layout.Walk.SATP)
-	w.move(rcx, rdx)
-	w.shift(true, shiftRight, rcx, 60)
-	w.immediate(false, immediateCmp, rcx, blocks.SATPSv39)
-	w.jumpIf(notEqual, w.fail)
-	w.move(rcx, rax)
-	w.shift(true, shiftLeft, rcx, 25)
-	w.shift(true, shiftArithmetic, rcx, 25)
-	w.pair(true, opCmp, rcx, rax)
-	w.jumpIf(notEqual, w.fail) // no address of 39 bits with its sign
-	w.shift(true, shiftLeft, rdx, 20)
-	w.shift(true, shiftRight, rdx, 8)
-}
-
 // entry loads the entry for the address in rax, whose number is from a bit on, of the table at rdx.
 func (w *walk) entry(bit uint8) {
 	w.immediate(true, immediateAdd, rdx, -blocks.RAMBase)
@@ -102,100 +99,38 @@ func (w *walk) inRAM() {
 	w.jumpIf(notBelow, w.fail)
 }
 
-// pointer continues at other when the entry is not a pointer to a table, and makes rdx the table's address.
-func (w *walk) pointer(other *label) {
-	w.move32(rcx, rdx)
-	w.immediate(false, immediateAnd, rcx, 255&^blocks.EntryG)
-	w.immediate(false, immediateCmp, rcx, blocks.EntryV)
-	w.jumpIf(notEqual, other)
-	w.number()
-}
-
-// number makes the entry in rdx the address that it has.
-func (w *walk) number() {
-	w.move(rcx, rdx)
-	w.shift(true, shiftRight, rcx, blocks.EntryReserved)
-	w.jumpIf(notEqual, w.fail)
-	w.shift(true, shiftRight, rdx, blocks.EntryNumber)
-	w.shift(true, shiftLeft, rdx, 12)
-}
-
-// leaf fails when the entry does not permit the access, or a bit of it would have to be set.
-func (w *walk) leaf() {
-	inUserMode, ofUser, permitted := w.newLabel(), w.newLabel(), w.newLabel()
-	w.hart(false, opLoad, rcx, w.layout.Supervisor.Privilege)
-	w.immediate(false, immediateCmp, rcx, 0)
-	w.jumpIf(equal, inUserMode)
-	w.move32(rcx, rdx)
-	w.immediate(false, immediateAnd, rcx, blocks.EntryU)
-	w.jumpIf(notEqual, ofUser)
-	w.permits(blocks.EntryG)
-	w.jump(permitted)
-	w.bind(ofUser)
-	w.noteUserEntry()
-	w.bind(inUserMode)
-	w.permits(blocks.EntryU)
-	w.bind(permitted)
-	w.number()
-}
-
-// noteUserEntry notes that the kernel reaches a user's page, as far as setStatus is able to forget it.
-func (w *walk) noteUserEntry() {
-	first, noted := w.newLabel(), w.newLabel()
-	s := &w.layout.Supervisor
-	w.hart(false, opLoad, rcx, w.layout.MStatus)
-	w.immediate(false, immediateAnd, rcx, blocks.StatusSUM)
-	w.jumpIf(equal, w.fail)
-	w.keep(1, rdx)
-	w.index(rcx, rax)
-	w.shift(false, shiftRight, rcx, 4)
-	w.hart(true, opLoad, rdx, s.UserEntries)
-	w.immediate(true, immediateCmp, rdx, 1)
-	w.jumpIf(above, w.fail)
-	w.jumpIf(notEqual, first)
-	w.hart(false, opLoad16, rdx, s.UserEntry)
-	w.pair(false, opCmp, rcx, rdx)
-	w.jumpIf(notEqual, w.fail)
-	w.jump(noted)
-	w.bind(first)
-	w.bytes(0x66)
-	w.hart(false, opMove, rcx, s.UserEntry)
-	w.constant(rdx, 1)
-	w.hart(true, opMove, rdx, s.UserEntries)
-	w.bind(noted)
-	w.kept(rdx, 1)
-}
-
-// permits fails when not all of the bits are set that the access needs with another one, U or G. Of these, U must not be set without being asked for.
-func (w *walk) permits(other int32) {
-	want := blocks.EntryV | blocks.EntryR | blocks.EntryA | other
-	if w.isStore() {
-		want |= blocks.EntryW | blocks.EntryD
-	}
-	w.move32(rcx, rdx)
-	w.immediate(false, immediateAnd, rcx, want|blocks.EntryU)
-	w.immediate(false, immediateCmp, rcx, want)
-	w.jumpIf(notEqual, w.fail)
-}
-
-// superpage is leaf for an entry of the second level. The kernel's alone are of such a size, and it must be known that there are some.
-func (w *walk) superpage() {
-	w.hart(false, opLoad, rcx, w.layout.Supervisor.Privilege)
-	w.immediate(false, immediateCmp, rcx, blocks.PrivilegeS)
-	w.jumpIf(notEqual, w.fail)
+// superpage is for an entry of the second level. The kernel's alone are of such a size, and it must be known that there are some.
+func (w *walk) superpage(g pageTables) {
 	w.immediate(true, immediateCmp, rax, 0)
 	w.jumpIf(notLess, w.fail)
 	w.hart(true, opLoad, rcx, w.layout.Walk.LargestShift+8)
 	w.immediate(true, immediateCmp, rcx, blocks.Superpage)
 	w.jumpIf(below, w.fail)
-	w.permits(blocks.EntryG)
-	w.number()
+	g.large()
+	g.number()
 	w.move32(rcx, rdx)
 	w.immediate(false, immediateAnd, rcx, 1<<blocks.Superpage-1)
 	w.jumpIf(notEqual, w.fail)
 	w.move32(rcx, rax)
 	w.immediate(false, immediateAnd, rcx, 1<<blocks.Superpage-PageSize)
 	w.pair(true, opAdd, rcx, rdx)
+}
+
+// canonical fails when the address has other bits above its lowest ones than their sign.
+func (w *walk) canonical(bits uint8) {
+	w.move(rcx, rax)
+	w.shift(true, shiftLeft, rcx, 64-bits)
+	w.shift(true, shiftArithmetic, rcx, 64-bits)
+	w.pair(true, opCmp, rcx, rax)
+	w.jumpIf(notEqual, w.fail)
+}
+
+// has fails when the entry does not have a value under a mask.
+func (w *walk) has(mask, value int32) {
+	w.move32(rcx, rdx)
+	w.immediate(false, immediateAnd, rcx, mask)
+	w.immediate(false, immediateCmp, rcx, value)
+	w.jumpIf(notEqual, w.fail)
 }
 
 // storable fails when the page at an offset in RAM, in rdx, is code, or a store to it is to be noted.

@@ -37,20 +37,35 @@ const (
 )
 
 // inHost has the guest registers that are in registers of the host.
-var inHost = [32]register{1: 4, 2: 5, 6: 7, 8: 9, 9: 10, 10: 11, 11: 12, 12: 13, 13: 14, 14: 15, 15: 16, 16: 19, 17: 20, 18: 21, 19: 22}
+var inHost = [33]register{1: 4, 2: 5, 6: 7, 8: 9, 9: 10, 10: 11, 11: 12, 12: 13, 13: 14, 14: 15, 15: 16, 16: 19, 17: 20, 18: 21, 19: 22}
 
 // assembler writes instructions. Only the forms that translations need are here; package verify has the same list, of its own.
-type assembler struct{ code []byte }
+type assembler struct {
+	code     []byte
+	isGuests bool // the flags are, until something else sets them
+}
 
 func (a *assembler) here() int { return len(a.code) }
 
-func (a *assembler) word(w uint32) { a.code = binary.LittleEndian.AppendUint32(a.code, w) }
+func (a *assembler) word(w uint32) {
+	a.code = binary.LittleEndian.AppendUint32(a.code, w)
+	a.isGuests = a.isGuests && !setsFlags(w)
+}
+
+// setsFlags says whether an instruction of those here does.
+func setsFlags(w uint32) bool {
+	return w&0x3f800000 == 0x31000000 || w&0x3f000000 == 0x2b000000 || // adds, subs
+		w&0x7f800000 == 0x72000000 || w&0x7f000000 == 0x6a000000 || // ands, bics
+		w&0xff20fc07 == 0x1e202000 || w&0xff200c00 == 0x1e200400 // fcmp, fccmp
+}
 
 // Operations on three registers, with 32 bits.
 const (
 	opAdd        = 0x0b000000
 	opSub        = 0x4b000000
-	opSubs       = 0x6b000000 // with flags
+	opAdds       = 0x2b000000 // with flags
+	opSubs       = 0x6b000000
+	opAnds       = 0x6a000000
 	opAnd        = 0x0a000000
 	opOr         = 0x2a000000
 	opXor        = 0x4a000000
@@ -160,6 +175,11 @@ func (a *assembler) mask(to, from register, low, high uint32) {
 	a.word(0x92400000 | (64-low)%64<<16 | (high-low-1)%64<<10 | uint32(from)<<5 | uint32(to))
 }
 
+// test sets the flags of from & ones, which stand from bit low to the one below high.
+func (a *assembler) test(from register, low, high uint32) {
+	a.word(0xf2400000 | (64-low)%64<<16 | (high-low-1)<<10 | uint32(from)<<5 | uint32(zero))
+}
+
 func (a *assembler) constant(to register, value int64) {
 	const zeros, ones, keep = 0xd2800000, 0x92800000, 0xf2800000
 	first, rest := zeros|uint32(uint16(value))<<5, uint16(0)
@@ -196,13 +216,28 @@ func (a *assembler) shiftLeft(to, from register, by uint32)  { a.field(field, to
 func (a *assembler) shiftRight(to, from register, by uint32) { a.field(field, to, from, by, 63) }
 func (a *assembler) signExtend(to, from register)            { a.field(fieldSigned, to, from, 0, 31) }
 
-// access is what a load or store moves: its size as a power of two, and a load's extension.
-type access struct{ size, op uint32 }
+// access is what a load or store moves: its size as a power of two, a load's extension, and whether it is of a vector register.
+type access struct {
+	size, op uint32
+	vector   bool
+}
+
+// bits are its part of an instruction.
+func (m access) bits() uint32 {
+	switch {
+	case !m.vector:
+		return m.size<<30 | m.op
+	case m.size < 4:
+		return 1<<26 | m.size<<30 | m.op
+	}
+	return 1<<26 | 2<<22 | m.op
+}
 
 const (
-	store      = 0
-	load       = 1 << 22
-	loadSigned = 2 << 22
+	store        = 0
+	load         = 1 << 22
+	loadSigned   = 2 << 22
+	loadSigned32 = 3 << 22 // to 32 bits
 )
 
 // inHart moves between a register and the hart, at a multiple of the size.
@@ -210,7 +245,7 @@ func (a *assembler) inHart(m access, r register, offset uint32) { a.atDistance(m
 
 // atDistance moves between a register and memory, at a multiple of the size from an address.
 func (a *assembler) atDistance(m access, r, from register, distance uint32) {
-	a.word(0x39000000 | m.size<<30 | m.op | distance>>m.size<<10 | uint32(from)<<5 | uint32(r))
+	a.word(0x39000000 | m.bits() | distance>>m.size<<10 | uint32(from)<<5 | uint32(r))
 }
 
 // setPlace is place = the address of linear memory + the lower 32 bits of a register.
@@ -220,7 +255,7 @@ func (a *assembler) setPlace(place, at register) {
 
 // inMemory moves between a register and linear memory, at the lower 32 bits of another one.
 func (a *assembler) inMemory(m access, r, at register) {
-	a.word(0x38204800 | m.size<<30 | m.op | uint32(at)<<16 | uint32(memory)<<5 | uint32(r))
+	a.word(0x38204800 | m.bits() | uint32(at)<<16 | uint32(memory)<<5 | uint32(r))
 }
 
 // Conditions, by their number in the encoding.
@@ -244,7 +279,7 @@ type label struct {
 func (a *assembler) newLabel() *label { return &label{at: -1} }
 
 func (a *assembler) bind(l *label) {
-	l.at = a.here()
+	l.at, a.isGuests = a.here(), false
 	for _, u := range l.users {
 		w := binary.LittleEndian.Uint32(a.code[u:])
 		binary.LittleEndian.PutUint32(a.code[u:], w|distance(w, l.at-u))

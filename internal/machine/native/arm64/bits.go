@@ -9,12 +9,12 @@ func bitEmitters() map[string]emitter {
 			t.shifted(d, field, 64-uint32(d.Imm), min(31, 63-uint32(d.Imm)))
 		},
 		"rori": func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.rotate(true, to, t.value(d.Rs1, x0), uint32(d.Imm))
 			t.setGuest(d.Rd, to)
 		},
 		"roriw": func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.rotate(false, x0, t.value(d.Rs1, x0), uint32(d.Imm))
 			t.signExtend(to, x0)
 			t.setGuest(d.Rd, to)
@@ -45,7 +45,7 @@ func bitEmitters() map[string]emitter {
 	for name, by := range map[string]uint32{"add": 0, "sh1add": 1, "sh2add": 2, "sh3add": 3} {
 		add := func(last uint32) emitter {
 			return func(t *translator, d *riscv.Decoded) {
-				to := result(d.Rd)
+				to := t.result(d.Rd)
 				t.field(field, x0, t.value(d.Rs1, x0), 64-by, last)
 				t.three(true, opAdd, to, x0, t.value(d.Rs2, x2))
 				t.setGuest(d.Rd, to)
@@ -58,33 +58,33 @@ func bitEmitters() map[string]emitter {
 	}
 	for name, op := range map[string]uint32{"andn": opAndNot, "orn": opOrNot, "xnor": opXorNot, "ror": opRotate} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.three(true, op, to, t.value(d.Rs1, x0), t.value(d.Rs2, x2))
 			t.setGuest(d.Rd, to)
 		}
 	}
 	for name, condition := range map[string]byte{"min": less, "max": greater, "minu": below, "maxu": above} { // when rs1 is it
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to, a, b := result(d.Rd), t.value(d.Rs1, x0), t.value(d.Rs2, x2)
+			to, a, b := t.result(d.Rd), t.value(d.Rs1, x0), t.value(d.Rs2, x2)
 			t.compare(true, a, b)
 			t.choose(true, opSelect, condition, to, a, b)
 			t.setGuest(d.Rd, to)
 		}
 	}
 	all["rorw"] = func(t *translator, d *riscv.Decoded) {
-		to := result(d.Rd)
+		to := t.result(d.Rd)
 		t.three(false, opRotate, x0, t.value(d.Rs1, x0), t.value(d.Rs2, x2))
 		t.signExtend(to, x0)
 		t.setGuest(d.Rd, to)
 	}
 	all["rol"] = func(t *translator, d *riscv.Decoded) {
-		to := result(d.Rd)
+		to := t.result(d.Rd)
 		t.three(true, opSub, x1, zero, t.value(d.Rs2, x2))
 		t.three(true, opRotate, to, t.value(d.Rs1, x0), x1)
 		t.setGuest(d.Rd, to)
 	}
 	all["rolw"] = func(t *translator, d *riscv.Decoded) {
-		to := result(d.Rd)
+		to := t.result(d.Rd)
 		t.three(false, opSub, x1, zero, t.value(d.Rs2, x2))
 		t.three(false, opRotate, x0, t.value(d.Rs1, x0), x1)
 		t.signExtend(to, x0)
@@ -95,7 +95,7 @@ func bitEmitters() map[string]emitter {
 
 // unary sets rd to the result of operations on one register, one after the other.
 func (t *translator) unary(d *riscv.Decoded, wide bool, ops ...uint32) {
-	to, from := result(d.Rd), t.value(d.Rs1, x0)
+	to, from := t.result(d.Rd), t.value(d.Rs1, x0)
 	for _, op := range ops {
 		t.word(op | wideBit(wide) | uint32(from)<<5 | uint32(to))
 		from = to

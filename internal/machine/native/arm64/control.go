@@ -18,7 +18,7 @@ func controlEmitters() map[string]emitter {
 			value := t.value(d.Rs1, x1)
 			t.constant(x2, blocks.Status)
 			t.three(true, opAnd, x1, value, x2)
-			t.inHart(access{2, load}, x0, t.inHartAt(t.layout.MStatus))
+			t.inHart(access{size: 2, op: load}, x0, t.inHartAt(t.layout.MStatus))
 			t.three(true, opAndNot, x2, x0, x2)
 			t.three(true, opOr, x1, x1, x2)
 			t.setStatus(d, true)
@@ -31,7 +31,7 @@ func controlEmitters() map[string]emitter {
 }
 
 // inHartAt is where in the hart an address is.
-func (t *translator) inHartAt(address uint32) uint32 { return address - t.layout.X }
+func (t *pageCode) inHartAt(address uint32) uint32 { return address - t.layout.X }
 
 // supervisor leaves when the privilege is not S.
 func (t *translator) supervisor() {
@@ -39,7 +39,7 @@ func (t *translator) supervisor() {
 		return
 	}
 	t.isSupervisor = true
-	t.inHart(access{2, load}, x0, t.inHartAt(t.layout.Supervisor.Privilege))
+	t.inHart(access{size: 2, op: load}, x0, t.inHartAt(t.layout.Supervisor.Privilege))
 	t.compareWith(x0, blocks.PrivilegeS)
 	t.jumpIf(notEqual, t.miss())
 }
@@ -48,14 +48,14 @@ func (t *translator) supervisor() {
 func (t *translator) exchange(d *riscv.Decoded, r blocks.PlainRegister) {
 	value := t.value(d.Rs1, x1)
 	if d.Rd != 0 {
-		t.inHart(access{3, load}, x0, t.inHartAt(r.At))
+		t.inHart(access{size: 3, op: load}, x0, t.inHartAt(r.At))
 	}
 	if r.Clears != 0 {
 		t.constant(x2, r.Clears)
 		t.three(true, opAndNot, x1, value, x2)
 		value = x1
 	}
-	t.inHart(access{3, store}, value, t.inHartAt(r.At))
+	t.inHart(access{size: 3, op: store}, value, t.inHartAt(r.At))
 	t.setGuest(d.Rd, x0)
 }
 
@@ -64,11 +64,11 @@ func (t *translator) changeStatus(d *riscv.Decoded, op uint32) {
 	immediate := d.Name == "csrrsi" || d.Name == "csrrci" // whose operand is in Rs1
 	t.supervisor()
 	if r, ok := t.layout.Supervisor.Plain(d.CSR); ok {
-		t.inHart(access{3, load}, x0, t.inHartAt(r.At))
+		t.inHart(access{size: 3, op: load}, x0, t.inHartAt(r.At))
 		t.setGuest(d.Rd, x0)
 		return
 	}
-	t.inHart(access{2, load}, x0, t.inHartAt(t.layout.MStatus))
+	t.inHart(access{size: 2, op: load}, x0, t.inHartAt(t.layout.MStatus))
 	switch {
 	case d.Rs1 == 0:
 		t.readStatus(d.Rd)
@@ -95,21 +95,21 @@ func (t *translator) setStatus(d *riscv.Decoded, clears bool) {
 	t.bit(x2, x2, blocks.StatusMXR)
 	t.jumpIf(notEqual, t.miss())
 	if clears {
-		t.inHart(access{3, load}, x2, t.inHartAt(s.UserEntries))
+		t.inHart(access{size: 3, op: load}, x2, t.inHartAt(s.UserEntries))
 		t.compareWith(x2, 2)
 		t.jumpIf(notBelow, t.miss())
 	}
 	t.bit(x2, x1, blocks.StatusSIE)
 	t.jumpIf(equal, disabled)
-	t.inHart(access{3, load}, x2, t.inHartAt(s.MIP))
-	t.inHart(access{3, load}, x3, t.inHartAt(s.MIE))
+	t.inHart(access{size: 3, op: load}, x2, t.inHartAt(s.MIP))
+	t.inHart(access{size: 3, op: load}, x3, t.inHartAt(s.MIE))
 	t.three(true, opAnd, x2, x2, x3)
 	t.compareWith(x2, 0)
 	t.jumpIf(notEqual, t.miss())
 	t.bind(disabled)
-	t.inHart(access{2, store}, x1, t.inHartAt(t.layout.MStatus))
+	t.inHart(access{size: 2, op: store}, x1, t.inHartAt(t.layout.MStatus))
 	if clears {
-		t.inHart(access{3, load}, x2, t.inHartAt(s.UserEntries))
+		t.inHart(access{size: 3, op: load}, x2, t.inHartAt(s.UserEntries))
 		t.compareWith(x2, 0)
 		t.jumpIf(equal, done)
 		t.forgetUserEntry()
@@ -119,7 +119,7 @@ func (t *translator) setStatus(d *riscv.Decoded, clears bool) {
 }
 
 // bit is to = a bit of from, compared with zero.
-func (t *translator) bit(to, from register, one uint64) {
+func (t *pageCode) bit(to, from register, one uint64) {
 	low := uint32(bits.TrailingZeros64(one))
 	t.mask(to, from, low, low+1)
 	t.compareWith(to, 0)
@@ -128,7 +128,7 @@ func (t *translator) bit(to, from register, one uint64) {
 // forgetUserEntry drops the page that needed SUM, from both of its places in both tables of data. It keeps x0.
 func (t *translator) forgetUserEntry() {
 	s := &t.layout.Supervisor
-	t.inHart(access{1, load}, x2, t.inHartAt(s.UserEntry))
+	t.inHart(access{size: 1, op: load}, x2, t.inHartAt(s.UserEntry))
 	for place := range 2 {
 		if place > 0 {
 			t.constant(x3, int64(t.layout.Other))
@@ -137,11 +137,11 @@ func (t *translator) forgetUserEntry() {
 		t.constant(x3, -1) // the tag of no page
 		t.addShifted(x1, tlb, x2, 4)
 		t.add(x1, x1, int64(t.layout.Read+t.layout.Tag))
-		t.inMemory(access{3, store}, x3, x1)
+		t.inMemory(access{size: 3, op: store}, x3, x1)
 		t.add(x1, x1, int64(t.layout.Write)-int64(t.layout.Read))
-		t.inMemory(access{3, store}, x3, x1)
+		t.inMemory(access{size: 3, op: store}, x3, x1)
 	}
-	t.inHart(access{3, store}, zero, t.inHartAt(s.UserEntries))
+	t.inHart(access{size: 3, op: store}, zero, t.inHartAt(s.UserEntries))
 }
 
 // readStatus gives a guest register sstatus; the lower half of mstatus is in x0.

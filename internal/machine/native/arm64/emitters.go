@@ -16,23 +16,23 @@ var emitters = sync.OnceValue(allEmitters)
 func allEmitters() map[string]emitter {
 	all := map[string]emitter{
 		"lui": func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.constant(to, d.Imm)
 			t.setGuest(d.Rd, to)
 		},
 		"auipc": func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
-			t.inHart(access{3, load}, x0, t.layout.PC-t.layout.X)
+			to := t.result(d.Rd)
+			t.inHart(access{size: 3, op: load}, x0, t.layout.PC-t.layout.X)
 			t.add(to, x0, d.Imm+int64(t.at))
 			t.setGuest(d.Rd, to)
 		},
 		"addi": func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.address(to, d.Rs1, d.Imm)
 			t.setGuest(d.Rd, to)
 		},
 		"addiw": func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.address(x0, d.Rs1, d.Imm)
 			t.signExtend(to, x0)
 			t.setGuest(d.Rd, to)
@@ -61,7 +61,7 @@ func allEmitters() map[string]emitter {
 	}
 	for name, op := range map[string]uint32{"xori": opXor, "ori": opOr, "andi": opAnd} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.constant(x1, d.Imm)
 			t.three(true, op, to, t.value(d.Rs1, x0), x1)
 			t.setGuest(d.Rd, to)
@@ -69,7 +69,7 @@ func allEmitters() map[string]emitter {
 	}
 	for name, condition := range map[string]byte{"slti": less, "sltiu": below} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to, from := result(d.Rd), t.value(d.Rs1, x0)
+			to, from := t.result(d.Rd), t.value(d.Rs1, x0)
 			if from == zero {
 				from = x0
 				t.constant(x0, 0)
@@ -81,7 +81,7 @@ func allEmitters() map[string]emitter {
 	}
 	for name, condition := range map[string]byte{"slt": less, "sltu": below} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.compare(true, t.value(d.Rs1, x0), t.value(d.Rs2, x2))
 			t.set(to, condition)
 			t.setGuest(d.Rd, to)
@@ -92,7 +92,7 @@ func allEmitters() map[string]emitter {
 		"mul": opMul, "mulh": opMulHigh, "mulhu": opMulHighU,
 	} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.three(true, op, to, t.value(d.Rs1, x0), t.value(d.Rs2, x2))
 			t.setGuest(d.Rd, to)
 		}
@@ -101,7 +101,7 @@ func allEmitters() map[string]emitter {
 		"addw": opAdd, "subw": opSub, "sllw": opShiftLeft, "srlw": opShiftRight, "sraw": opShiftArith, "mulw": opMul,
 	} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := result(d.Rd)
+			to := t.result(d.Rd)
 			t.three(false, op, x0, t.value(d.Rs1, x0), t.value(d.Rs2, x2))
 			t.signExtend(to, x0)
 			t.setGuest(d.Rd, to)
@@ -122,7 +122,7 @@ func allEmitters() map[string]emitter {
 }
 
 func (t *translator) shifted(d *riscv.Decoded, op, rotate, last uint32) {
-	to := result(d.Rd)
+	to := t.result(d.Rd)
 	t.field(op, to, t.value(d.Rs1, x0), rotate, last)
 	t.setGuest(d.Rd, to)
 }
@@ -146,36 +146,22 @@ func (t *translator) divide(d *riscv.Decoded, wide bool, op uint32, remainder bo
 func memoryEmitters() map[string]emitter {
 	all := map[string]emitter{}
 	for name, a := range map[string]access{
-		"lb": {0, loadSigned}, "lh": {1, loadSigned}, "lw": {2, loadSigned}, "ld": {3, load}, "lbu": {0, load}, "lhu": {1, load}, "lwu": {2, load},
+		"lb": {size: 0, op: loadSigned}, "lh": {size: 1, op: loadSigned}, "lw": {size: 2, op: loadSigned}, "ld": {size: 3, op: load},
+		"lbu": {size: 0, op: load}, "lhu": {size: 1, op: load}, "lwu": {size: 2, op: load},
 	} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			from, to := t.located(d, t.layout.Read, a), result(d.Rd)
+			from, to := t.located(d.Rs1, d.Imm, 1<<a.size, t.layout.Read, a), t.result(d.Rd)
 			t.transfer(a, to, from)
 			t.setGuest(d.Rd, to)
 		}
 	}
-	for name, a := range map[string]access{"sb": {0, store}, "sh": {1, store}, "sw": {2, store}, "sd": {3, store}} {
+	for name, a := range map[string]access{"sb": {size: 0}, "sh": {size: 1}, "sw": {size: 2}, "sd": {size: 3}} {
 		all[name] = func(t *translator, d *riscv.Decoded) {
-			to := t.located(d, t.layout.Write, a)
+			to := t.located(d.Rs1, d.Imm, 1<<a.size, t.layout.Write, a)
 			t.transfer(a, t.value(d.Rs2, x2), to)
 		}
 	}
 	return all
-}
-
-// lookUp makes the address in linear memory of the virtual address in x0, for an access within a page. Otherwise it continues at miss.
-func (t *translator) lookUp(table uint32, size int64, miss *label) {
-	last := x0
-	if size > 1 {
-		last = x2
-		t.add(last, x0, size-1)
-	}
-	t.mask(x2, last, 12, 64)
-	detour, back := t.detour(table, miss)
-	t.hasTag(table, x0, x2, 0, detour)
-	t.bind(back)
-	t.addend()
-	t.three(true, opAdd, x0, x0, x1)
 }
 
 // aligned is lookUp for accesses that must be aligned, of rs1: the tag has zeros there. The virtual address stays in x0, the addend is in x1.
@@ -191,9 +177,9 @@ func atomicEmitters() map[string]emitter {
 	keep := map[string]byte{"amomin": less, "amomax": greater, "amominu": below, "amomaxu": above} // the old value, when it is so
 	all := map[string]emitter{}
 	for suffix, wide := range map[string]bool{".w": false, ".d": true} {
-		put, get := access{2, store}, access{2, loadSigned}
+		put, get := access{size: 2, op: store}, access{size: 2, op: loadSigned}
 		if wide {
-			put, get = access{3, store}, access{3, load}
+			put, get = access{size: 3, op: store}, access{size: 3, op: load}
 		}
 		amo := func(t *translator, d *riscv.Decoded, value func(with register)) { // the old one is in x1, the new one in x3
 			t.aligned(d, t.layout.Write, put)
@@ -226,21 +212,21 @@ func atomicEmitters() map[string]emitter {
 		reserved := func(t *translator) uint32 { return t.layout.Reserved - t.layout.X }
 		all["lr"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.aligned(d, t.layout.Read, put)
-			t.inHart(access{3, store}, x0, reservation(t))
+			t.inHart(access{size: 3, op: store}, x0, reservation(t))
 			t.three(true, opAdd, x0, x0, x1)
 			t.inMemory(get, x1, x0)
-			t.inHart(access{3, store}, x1, reserved(t))
+			t.inHart(access{size: 3, op: store}, x1, reserved(t))
 			t.setGuest(d.Rd, x1)
 		}
 		all["sc"+suffix] = func(t *translator, d *riscv.Decoded) {
 			failed, done := t.newLabel(), t.newLabel()
 			t.aligned(d, t.layout.Write, put)
 			t.three(true, opAdd, x1, x0, x1)
-			t.inHart(access{3, load}, x3, reservation(t))
+			t.inHart(access{size: 3, op: load}, x3, reservation(t))
 			t.compare(true, x0, x3)
 			t.jumpIf(notEqual, failed)
 			t.inMemory(get, x0, x1)
-			t.inHart(access{3, load}, x3, reserved(t))
+			t.inHart(access{size: 3, op: load}, x3, reserved(t))
 			t.compare(true, x0, x3)
 			t.jumpIf(notEqual, failed)
 			t.inMemory(put, t.value(d.Rs2, x2), x1)
@@ -250,7 +236,7 @@ func atomicEmitters() map[string]emitter {
 			t.constant(x1, 1)
 			t.bind(done)
 			t.constant(x2, -1)
-			t.inHart(access{3, store}, x2, reservation(t))
+			t.inHart(access{size: 3, op: store}, x2, reservation(t))
 			t.setGuest(d.Rd, x1)
 		}
 	}

@@ -10,14 +10,14 @@ func floatEmitters() map[string]emitter {
 		isSingle := size == 2
 		all["fl"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(true)
-			m := access{size, load}
-			t.transfer(m, x0, t.located(d, t.layout.Read, m))
+			m := access{size: size, op: load}
+			t.transfer(m, x0, t.located(d.Rs1, d.Imm, 1<<m.size, t.layout.Read, m))
 			t.setFloat(d.Rd, isSingle)
 		}
 		all["fs"+suffix] = func(t *translator, d *riscv.Decoded) {
 			t.floatOn(false)
-			m := access{size, store}
-			to := t.located(d, t.layout.Write, m)
+			m := access{size: size, op: store}
+			to := t.located(d.Rs1, d.Imm, 1<<m.size, t.layout.Write, m)
 			t.float(x2, d.Rs2)
 			t.transfer(m, x2, to)
 		}
@@ -79,7 +79,7 @@ func (t *translator) floatOn(changes bool) {
 		return
 	}
 	t.floatIsOn, t.floatIsDirty = true, changes
-	t.inHart(access{2, load}, x0, t.layout.MStatus-t.layout.X)
+	t.inHart(access{size: 2, op: load}, x0, t.layout.MStatus-t.layout.X)
 	t.field(field, x0, x0, 13, 14) // mstatus.FS: zero is off, all ones changed
 	if changes {
 		t.compareWith(x0, 3)
@@ -92,7 +92,7 @@ func (t *translator) floatOn(changes bool) {
 
 // float loads a floating-point register.
 func (t *translator) float(to register, r uint8) {
-	t.inHart(access{3, load}, to, t.layout.F-t.layout.X+8*uint32(r))
+	t.inHart(access{size: 3, op: load}, to, t.layout.F-t.layout.X+8*uint32(r))
 }
 
 // setFloat sets one to x0. A single has ones above it; x1 is overwritten.
@@ -101,5 +101,5 @@ func (t *translator) setFloat(r uint8, isSingle bool) {
 		t.constant(x1, -1<<32)
 		t.three(true, opOr, x0, x0, x1)
 	}
-	t.inHart(access{3, store}, x0, t.layout.F-t.layout.X+8*uint32(r))
+	t.inHart(access{size: 3, op: store}, x0, t.layout.F-t.layout.X+8*uint32(r))
 }

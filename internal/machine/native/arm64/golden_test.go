@@ -15,7 +15,7 @@ import (
 	"agentvm/internal/machine/riscv"
 )
 
-var update = flag.Bool("update", false, "write testdata/golden.txt")
+var update = flag.Bool("update", false, "write the golden files")
 
 var layout = blocks.Layout{
 	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, Reservation: 0x10300, Reserved: 0x10308,
@@ -70,9 +70,14 @@ func TestGolden(t *testing.T) {
 		}
 	}
 	fmt.Fprint(&text, "ld s3, 16(s4); fld fa0, 8(s4); sw a0, 28(s4); ld a1, 0(sp); sh a2, 10(sp); lw a1, 0(a1)\n", listing(t, group(t)))
-	const file = "testdata/golden.txt"
+	compareGolden(t, "testdata/golden.txt", text.String())
+}
+
+// compareGolden compares a text with that of a file.
+func compareGolden(t *testing.T, file, text string) {
+	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(text.String()), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -80,7 +85,7 @@ func TestGolden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, wanted := strings.Split(text.String(), "\n"), strings.Split(string(want), "\n")
+	got, wanted := strings.Split(text, "\n"), strings.Split(string(want), "\n")
 	for i := range min(len(got), len(wanted)) {
 		if got[i] != wanted[i] {
 			t.Fatalf("line %d of %s is %q, and now %q; -update writes it anew", i+1, file, wanted[i], got[i])
@@ -121,8 +126,9 @@ func listing(t *testing.T, code []byte) string {
 	var text strings.Builder
 	for at := 0; at < len(code); at += 4 {
 		inst, err := arm64asm.Decode(code[at:])
-		if err != nil {
-			t.Fatalf("at %#x: %v: % x", at, err, code[at:at+4])
+		if err != nil { // which it does of most instructions on vector registers
+			fmt.Fprintf(&text, "\t%08x\t\n", binary.LittleEndian.Uint32(code[at:]))
+			continue
 		}
 		if inst.Op == arm64asm.ADD && inst.Args[0] == arm64asm.RegSP(arm64asm.X26) {
 			break

@@ -1,9 +1,6 @@
 package arm64
 
-import (
-	"agentvm/internal/machine/native/blocks"
-	"agentvm/internal/machine/riscv"
-)
+import "agentvm/internal/machine/native/blocks"
 
 // Accesses of a block by the same base register are looked up together (blocks.Group): the first finds where all are, if that is one page, and the
 // others are at a distance from there. Where it is not, the rest of the block is executed from a second copy of it, which stands behind the code and
@@ -18,7 +15,7 @@ type blockCopy struct {
 	first, end int            // halfwords
 	from       map[int]*label // by the halfword of an access, where the copy continues for the block
 	unspent    int
-	facts
+	known      any // by the guest's translator
 }
 
 // operand is where a load or store goes: at a distance from a place, or, without a place, to the address in linear memory that is in x0.
@@ -28,7 +25,7 @@ type operand struct {
 }
 
 // transfer moves between a register and memory.
-func (t *translator) transfer(m access, r register, o operand) {
+func (t *pageCode) transfer(m access, r register, o operand) {
 	if o.place == x0 {
 		t.inMemory(m, r, x0)
 		return
@@ -36,27 +33,25 @@ func (t *translator) transfer(m access, r register, o operand) {
 	t.atDistance(m, r, o.place, o.distance)
 }
 
-const sp = 2 // the guest's
-
-// located finds what a load or store accesses.
-func (t *translator) located(d *riscv.Decoded, table uint32, m access) operand {
+// located finds what an access of some bytes by a base register and an offset accesses, in parts of a size.
+func (t *pageCode) located(base uint8, offset, bytes int64, table uint32, m access) operand {
 	g := t.groups[t.at/2]
 	if g != nil {
-		origin := g.Low &^ 7 // so that what is aligned in the guest, where base registers mostly are, is a multiple of its size from there
-		if distance := d.Imm - origin; distance%(1<<m.size) == 0 {
-			return operand{t.placeOf(d.Rs1, g, origin), uint32(distance)}
+		origin := g.Low &^ (t.alignment - 1) // so that what is aligned in the guest, where base registers mostly are, is a multiple of its size from there
+		if distance := offset - origin; distance%(1<<m.size) == 0 {
+			return operand{t.placeOf(base, g, origin), uint32(distance)}
 		}
 	}
-	t.address(x0, d.Rs1, d.Imm)
-	t.lookUp(table, 1<<m.size, t.miss())
+	t.address(x0, base, offset)
+	t.lookUp(table, bytes, t.miss())
 	return operand{}
 }
 
 // placeOf gives the register with the place of a group's origin. It continues in the copy of the block when its last byte is in another page, or the
 // TLB does not have the page.
-func (t *translator) placeOf(base uint8, g *blocks.Group, origin int64) register {
+func (t *pageCode) placeOf(base uint8, g *blocks.Group, origin int64) register {
 	place, has := placeOfOther, &t.placed.byOther
-	if base == sp {
+	if base == t.stack {
 		place, has = placeOfSP, &t.placed.bySP
 	}
 	if *has == g {
@@ -74,26 +69,13 @@ func (t *translator) placeOf(base uint8, g *blocks.Group, origin int64) register
 }
 
 // away is where the copy of the current block has the current instruction.
-func (t *translator) away() *label {
+func (t *pageCode) away() *label {
 	at := t.at / 2
 	if t.copied == nil {
-		t.copied = &blockCopy{at, t.end, map[int]*label{}, t.unspent, t.facts}
+		t.copied = &blockCopy{at, t.end, map[int]*label{}, t.unspent, t.guest.known()}
 		t.copies = append(t.copies, t.copied)
 	}
 	l := t.newLabel()
 	t.copied.from[at] = l
 	return l
-}
-
-// writeCopies writes the copies of blocks. Each has, where a block comes to it, looked at the same as the block.
-func (t *translator) writeCopies() {
-	t.groups = nil
-	for _, c := range t.copies {
-		t.unspent, t.facts = c.unspent, c.facts
-		t.instructions(c.first, c.end, func(i int) {
-			if l := c.from[i]; l != nil {
-				t.bind(l)
-			}
-		})
-	}
 }

@@ -39,9 +39,11 @@ type Layout struct {
 // Host is what translated code may use of the host's processor, which not all have.
 type Host struct {
 	Fused     bool // it multiplies and adds with one rounding: FMA3 on amd64
-	AES       bool // AES-NI
-	Carryless bool // PCLMULQDQ
-	SHA       bool // SHA-NI
+	AES       bool // AES-NI on amd64, FEAT_AES on arm64
+	Carryless bool // PCLMULQDQ, FEAT_PMULL
+	SHA       bool // SHA-NI, FEAT_SHA1 and FEAT_SHA256
+
+	CRC, RDM, DotProduct bool // FEAT_CRC32, FEAT_RDM and FEAT_DotProd
 }
 
 // Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/common/jit.c.
@@ -93,13 +95,14 @@ type ARM64 struct {
 	TPIDR, TPIDRRO, TPIDR1, SP uint32 // the last is that of EL0
 	ELR, SPSR, ESR, FAR        uint32
 	UserTLB                    uint32 // that of EL0
+	TTBR0, TTBR1, TCR          uint32
 }
 
 // At adds the address of the hart to offsets in it.
 func (a ARM64) At(hart uint32) ARM64 {
 	for _, place := range []*uint32{
 		&a.Flags, &a.FlagA, &a.FlagB, &a.FPCR, &a.FPSR, &a.CPACR, &a.SCTLR, &a.EL, &a.IRQ, &a.SPSelect, &a.PState, &a.TPIDR, &a.TPIDRRO, &a.TPIDR1, &a.SP,
-		&a.ELR, &a.SPSR, &a.ESR, &a.FAR, &a.UserTLB,
+		&a.ELR, &a.SPSR, &a.ESR, &a.FAR, &a.UserTLB, &a.TTBR0, &a.TTBR1, &a.TCR,
 	} {
 		*place += hart
 	}

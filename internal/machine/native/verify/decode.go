@@ -52,6 +52,7 @@ const (
 	formVector           // on xmm0 to xmm5
 	formVectorMemory     // on one of them and 16 aligned bytes of memory
 	formVectorHalf       // on one of them and 8 bytes of memory
+	formVectorMask       // of the signs of one of them to reg
 	formJump
 	formBranch
 	formCall
@@ -164,6 +165,9 @@ func (c *cursor) prefixed(prefix byte) instruction {
 	if op == 0x0f2e {
 		c.at--
 		return c.float(0, prefix)
+	}
+	if op>>8 == 0x0f && isPacked(byte(op)) {
+		return c.packed(byte(op), prefix)
 	}
 	if op == 0x0f38 {
 		if op := c.byte(); !Host.SHA || op < 0xcb || op > 0xcd || i.wide { // sha256rnds2, sha256msg1, sha256msg2
@@ -298,8 +302,26 @@ var vectorOperations = func() (list [256]bool) {
 	return list
 }()
 
+// isPacked says whether an opcode behind 0f, with 66 before it or not, is an operation on all doubles or singles of vectors: sqrt, add, mul, cvt to the
+// other precision, sub, min, div, max, cmp.
+func isPacked(op byte) bool {
+	return op == 0x51 || op >= 0x58 && op <= 0x5a || op >= 0x5c && op <= 0x5f || op == 0xc2
+}
+
+// packed decodes such an operation on two registers.
+func (c *cursor) packed(op, prefix byte) instruction {
+	if c.at < len(c.code) && c.code[c.at]>>6 != 3 {
+		return instruction{}
+	}
+	i := c.ofVectors(prefix, formVector, formNone)
+	if op == 0xc2 {
+		return c.withByte(i)
+	}
+	return i
+}
+
 func isVector(op byte) bool {
-	return vectorOperations[op] || op == 0x38 || op == 0x3a || op >= 0x70 && op <= 0x73 || op == 0x7f || op == 0xd6
+	return vectorOperations[op] || isPacked(op) || op == 0xd7 || op == 0x38 || op == 0x3a || op >= 0x70 && op <= 0x73 || op == 0x7f || op == 0xd6
 }
 
 // vector decodes what follows 66, a REX prefix and 0f.
@@ -335,6 +357,13 @@ func (c *cursor) vector(prefix byte) instruction {
 			return instruction{}
 		}
 		return c.withByte(instruction{form: formVector})
+	case isPacked(op):
+		return c.packed(op, prefix)
+	case op == 0xd7: // pmovmskb
+		if c.at >= len(c.code) || c.code[c.at]>>6 != 3 || c.code[c.at]&7 > 5 || prefix != 0x40 {
+			return instruction{}
+		}
+		return instruction{form: formVectorMask, reg: int(c.byte() >> 3 & 7)}
 	case op == 0x7f: // movdqa to memory
 		return c.ofVectors(prefix, formNone, formVectorMemory)
 	case op == 0xd6: // movq to memory
@@ -363,9 +392,13 @@ func (c *cursor) ofVectors(prefix byte, registers, inMemory form) instruction {
 	return instruction{form: registers}
 }
 
-// fused decodes vfmadd132sd xmm0, xmm1, [memory + distance] and its kin, on processors that have them.
+// fused decodes vfmadd132sd xmm0, xmm1, [memory + distance] and its kin, and of whole vectors vfmadd132pd xmm0, xmm1, xmm2 and vfnmadd132pd, on
+// processors that have them.
 func (c *cursor) fused() instruction {
 	prefix, second, op := c.byte(), c.byte(), c.byte()
+	if Host.Fused && prefix == 0xe2 && second&^0x80 == 0x71 && op&^4 == 0x98 && c.byte() == 0xc2 {
+		return instruction{form: formVector}
+	}
 	if !Host.Fused || prefix != 0xc2 || second&^0x80 != 0x71 || op&0xf9 != 0x99 || c.byte() != 0x87 {
 		return instruction{}
 	}

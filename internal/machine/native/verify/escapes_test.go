@@ -53,6 +53,7 @@ func TestAcceptsWhatIsHarmless(t *testing.T) {
 		"short distances":               extendRAX + "4989540778 498b440708 " + maskTLB + "493b540c08",
 		"vectors":                       "66410f6f8700000100 66410ffc8f00000100 66400fefd3 66400f71d008 66400f70c0ee 66410f38009700000100 66410f3a0f870000010004 66410f7f9f00000100",
 		"halves of vectors":             "f3410f7e8f08000100 66410f38308708000100 66410fd68708000100",
+		"numbers of vectors":            "66400f58c2 400f59c1 66400f51da 400fc2c205 66400fd7c5 400f5ac1",
 		"conditions":                    "400f95c0 400f99c0 480f43c1 480f4fc1",
 		"branch over":                   "0f8403000000 4889c8",
 		"jump to the end":               "e900000000",
@@ -67,6 +68,7 @@ func TestAcceptsWhatIsHarmless(t *testing.T) {
 		has  bool
 	}{
 		{"c4c2f1998700000100 c4c2719b8700000100 c4c2f19d8700000100 c4c2719f8700000100", verify.Host.Fused},
+		{"c4e27198c2 c4e2f19cc2", verify.Host.Fused},
 		{"66410f38dc8700000100 66400f38dfc1 66410f38db8f00000100", verify.Host.AES},
 		{"66410f3a44870000010011", verify.Host.Carryless},
 		{"400f38cbd1 410f38cc8700000100 400f38cdc1", verify.Host.SHA},
@@ -89,6 +91,9 @@ var escapes = map[string]string{
 	"adds to xmm1": "f2410f588f00000100", "xmm2": "f2410f109700000100", "xmm9": "f2450f108f00000100", "xmm1 as 128 bits": "66410f108f00000100", "xmm8": "f2450f108700000100", "bits of xmm1": "66480f7ec8", "xmm1 as integer": "f2480f2cc1", "to xmm1": "f2480f2ac8", "of xmm1": "f2410f58c1",
 	"ldmxcsr": "410fae9700000100", "stmxcsr": "410fae9f00000100", "fxrstor": "410fae8f00000100", "movsd to memory": "f2410f118700000100", "maskmovdqu": "66410ff7c1",
 	"fused, to xmm1": "c4c2f1998f00000100", "fused, to xmm8": "c442f1998700000100", "fused with xmm2": "c4c2e9998700000100", "fused with xmm9": "c4c2b1998700000100", "fused, packed": "c4c2f1988700000100", "fused, of 256 bits": "c4c2f5998700000100",
+	"numbers of vectors in memory": "410f588700000100", "of any address": "66400f5900", "numbers to xmm6": "66400f58f0", "numbers of xmm9": "66410f58c1", "compared in memory": "66410fc2870000010001", "logic of numbers": "66400f54c1",
+	"signs to rsp": "66400fd7e0", "signs of xmm6": "66400fd7c6", "signs to memory": "66440fd7f8", "signs of mmx": "400fd7c0", "index of signs that grew": "66400fd7c0 4883c001 498b0407", "signs of a number": "400f50c0",
+	"fused, packed, of xmm3": "c4e27198c3", "fused, packed, to xmm1": "c4e27198ca", "fused, packed, with xmm2": "c4e26998c2", "fused, packed, of xmm10": "c4c27198c2", "fused, packed, of 256 bits, registers": "c4e27598c2", "fused, packed, subtracted": "c4e2719ac2", "fused, packed, alternating": "c4e27196c2",
 	"fused of two registers": "c4c2f199c7", "fused of [rdi]": "c4e2f1998700000100", "fused of the TLB": "c4c2f199842400000100", "fused of an index": "c4c2f199840700000100", "fused of [r14]": "c4c2f1998600000100", "fused before memory": "c4c2f19987f8ffffff",
 	"gather": "c4c2f1928407000001", "another map": "c4c1f1998700000100", "without 66": "c4c2f0998700000100", "fused, another order": "c4c2f1a98700000100", "vmovsd from xmm1": "c4c17b118f00000100", "without REX": "f20f588700000100", "vaddsd": "c4c17b588700000100", "cvttpd2pi": "66410f2c8700000100", "movq to xmm0": "66490f6ec7", "pextrq": "664c0f3a16c700", "x87": "d9c0", "avx": "c5f877", "adc": "4883d001", "sbb": "4883d801", "rcl": "48c1d001", "rcr": "48d3d8", "sal": "48c1f001", "bsr of 32 bits": "400fbdc0", "bsf of 32 bits": "410fbcc8", "lzcnt": "f3480fbdc0", "popcnt": "f3480fb8c0", "bswap of rcx": "480fc9", "bswap of memory": "490fcf", "bswap of 32 bits": "400fc8", "bt": "480fa3c8", "setl of another register": "400f9cc4",
 	"lock": "f0 49018700000100", "fs": "64 498b8700000100", "gs": "65 498b8700000100", "address size": "67 498b8700000100", "movsxd of 32 bits": "4063c0",

@@ -79,8 +79,8 @@ func (h *host) any() uint64 {
 }
 
 func (h *host) step() {
-	if h.pc >= 0 && h.pc+9 <= len(h.code) && h.code[h.pc] == 0xc4 {
-		h.fused(h.code[h.pc:][:9])
+	if h.pc >= 0 && h.pc+5 <= len(h.code) && h.code[h.pc] == 0xc4 {
+		h.fused(h.code[h.pc:min(h.pc+9, len(h.code))])
 		return
 	}
 	if h.sha() {
@@ -139,7 +139,12 @@ func (h *host) sha() bool {
 // fused is vfmadd132sd and its kin (Intel's manual, volume 2, "VFMADD132SD"), which golang.org/x/arch does not know.
 func (h *host) fused(code []byte) {
 	second := code[2] &^ 0x80
-	if code[1] != 0xc2 || second != 0x71 || !slices.Contains([]byte{0x99, 0x9b, 0x9d, 0x9f}, code[3]) || code[4] != 0x87 {
+	if code[1] == 0xe2 && second == 0x71 && (code[3] == 0x98 || code[3] == 0x9c) && code[4] == 0xc2 { // of whole vectors
+		h.pc += 5
+		h.instructions++
+		return
+	}
+	if len(code) < 9 || code[1] != 0xc2 || second != 0x71 || !slices.Contains([]byte{0x99, 0x9b, 0x9d, 0x9f}, code[3]) || code[4] != 0x87 {
 		h.Errorf("at %#x: % x", h.pc, code)
 		return
 	}
@@ -296,7 +301,7 @@ func (h *host) vector(inst *x86asm.Inst) bool {
 		r, ok := a.(x86asm.Reg)
 		return ok && r >= x86asm.X0 && r <= x86asm.X15
 	}
-	if scalar[inst.Op] || !isVector(inst.Args[0]) && (!isVector(inst.Args[1]) || inst.Op == x86asm.MOVQ && inst.MemBytes == 0) {
+	if scalar[inst.Op] || inst.Op == x86asm.PMOVMSKB || !isVector(inst.Args[0]) && (!isVector(inst.Args[1]) || inst.Op == x86asm.MOVQ && inst.MemBytes == 0) {
 		return false
 	}
 	for i, a := range inst.Args {
@@ -370,6 +375,11 @@ func (h *host) execute(inst *x86asm.Inst) {
 			h.Errorf("%v is read", from)
 		}
 		h.write(inst, to, h.any())
+	case x86asm.PMOVMSKB:
+		if x, ok := from.(x86asm.Reg); !ok || x < x86asm.X0 || x > x86asm.X5 {
+			h.Errorf("%v is read", from)
+		}
+		h.write(inst, to, h.any()&0xffff)
 	case x86asm.SETO, x86asm.SETNO, x86asm.SETB, x86asm.SETAE, x86asm.SETE, x86asm.SETNE, x86asm.SETBE, x86asm.SETA,
 		x86asm.SETS, x86asm.SETNS, x86asm.SETP, x86asm.SETNP, x86asm.SETL, x86asm.SETGE, x86asm.SETLE, x86asm.SETG:
 		value := uint64(0)

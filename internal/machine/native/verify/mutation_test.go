@@ -16,18 +16,25 @@ import (
 	"agentvm/internal/machine/riscv"
 )
 
+// walk is what both machines have for that.
+var walk = blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512}
+
+// features are those of this processor, of which the verifier knows.
+var features = blocks.Host{Fused: verify.Host.Fused, AES: verify.Host.AES, Carryless: verify.Host.Carryless, SHA: verify.Host.SHA}
+
 // layout is about that of the machine.
 var layout = amd64.Layout{
 	X: 0x10000, F: 0x10100, PC: 0x10200, MStatus: 0x10248, RoundingMode: 0x10240, Reservation: 0x10300, Reserved: 0x10308,
-	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Host: blocks.Host(verify.Host),
-	Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
+	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Host: features,
+	Walk: walk,
 }
 
 // layoutA64 is about that of the arm64 machine.
 var layoutA64 = amd64.Layout{
 	Guest: blocks.GuestARM64, X: 0x10000, F: 0x10100, PC: 0x10300, Reservation: 0x10400, Reserved: 0x10408,
-	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Host: blocks.Host(verify.Host),
-	ARM64: blocks.ARM64{Flags: 0x10328, FlagA: 0x10318, FlagB: 0x10320, FPCR: 0x10350, FPSR: 0x10354, CPACR: 0x10420, SCTLR: 0x10428, EL: 0x10330, IRQ: 0x10358, SPSelect: 0x1035c, PState: 0x10360, TPIDR: 0x10430, SP: 0x10438, ELR: 0x10440, SPSR: 0x10448},
+	Write: 64 << 10, Code: 128 << 10, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Host: features,
+	ARM64: blocks.ARM64{Flags: 0x10328, FlagA: 0x10318, FlagB: 0x10320, FPCR: 0x10350, FPSR: 0x10354, CPACR: 0x10420, SCTLR: 0x10428, EL: 0x10330, IRQ: 0x10358, SPSelect: 0x1035c, PState: 0x10360, TPIDR: 0x10430, SP: 0x10438, ELR: 0x10440, SPSR: 0x10448, TTBR0: 0x10450, TTBR1: 0x10458, TCR: 0x10460},
+	Walk:  walk,
 }
 
 // randomTranslation translates some random instructions of one of the guests, which jump among themselves.

@@ -396,6 +396,8 @@ func (v *verifier) step(at int, i *instruction) string {
 		return v.operand(i)
 	case formVector:
 		return ""
+	case formVectorMask:
+		return v.write(i.reg, known{1<<16 - 1, 0})
 	case formVectorMemory:
 		if i.index >= 0 || i.distance&15 != 0 {
 			return "the vector may not be aligned"

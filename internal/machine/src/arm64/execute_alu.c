@@ -5,33 +5,27 @@ static inline uint64_t sext32(uint64_t v) { return (uint64_t)(int64_t)(int32_t)v
 
 static inline uint64_t sized(uint64_t v, bool wide) { return wide ? v : (uint32_t)v; }
 
-// add_with_carry is a + b + carry; the upper half of what is not wide is meaningless.
+static void set_difference_flags(uint64_t a, uint64_t b, bool wide) {
+    hart.flags = wide ? FLAGS_SUB64 : FLAGS_SUB32;
+    hart.flag_a = wide ? a : sext32(a);
+    hart.flag_b = wide ? b : sext32(b);
+}
+
+// add_with_carry is a + b + carry; the upper half of what is not wide is meaningless. With a carry it is a - ~b, and so are its flags.
 static uint64_t add_with_carry(uint64_t a, uint64_t b, bool carry, bool wide, bool flags) {
     uint64_t sum = a + b + carry;
-    if (!flags || (!carry && set_sum_flags(wide ? a : sext32(a), wide ? b : sext32(b), wide))) return sum;
-    bool n, c, v;
-    if (wide) {
-        n = sum >> 63;
-        c = sum < a || (carry && sum == a);
-        v = (~(a ^ b) & (a ^ sum)) >> 63;
-    } else {
-        uint64_t exact = (uint64_t)(uint32_t)a + (uint32_t)b + carry;
-        n = sum >> 31 & 1;
-        c = exact >> 32 != 0;
-        v = (~(a ^ b) & (a ^ sum)) >> 31 & 1;
+    if (flags && carry) set_difference_flags(a, ~b, wide);
+    else if (flags && !set_sum_flags(wide ? a : sext32(a), wide ? b : sext32(b), wide)) { // b is the smallest number
+        bool negative = a >> (wide ? 63 : 31) & 1;
+        set_nzcv((negative ? PSTATE_C | PSTATE_V : PSTATE_N) | (sized(sum, wide) == 0 ? PSTATE_Z : 0));
     }
-    set_nzcv((n ? PSTATE_N : 0) | (sized(sum, wide) == 0 ? PSTATE_Z : 0) | (c ? PSTATE_C : 0) | (v ? PSTATE_V : 0));
     return sum;
 }
 
 static uint64_t add_or_subtract(uint32_t w, uint64_t a, uint64_t b) {
     bool wide = w >> 31, subtract = w >> 30 & 1, flags = w >> 29 & 1;
     if (!subtract) return add_with_carry(a, b, false, wide, flags);
-    if (flags) {
-        hart.flags = wide ? FLAGS_SUB64 : FLAGS_SUB32;
-        hart.flag_a = wide ? a : sext32(a);
-        hart.flag_b = wide ? b : sext32(b);
-    }
+    if (flags) set_difference_flags(a, b, wide);
     return a - b;
 }
 
@@ -212,6 +206,7 @@ static void two_sources(uint32_t w) {
     bool wide = w >> 31;
     uint64_t a = xzr(rn_of(w)), b = xzr(rm_of(w));
     unsigned amount = (unsigned)b & (wide ? 63 : 31), op = field(w, 10, 6);
+    if (op < 8 || op > 11) slow(SLOW_ARITHMETIC);
     switch (op) {
     case 2: write(w, divide(w, a, b, false)); break;
     case 3: write(w, divide(w, a, b, true)); break;

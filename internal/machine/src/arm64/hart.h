@@ -119,8 +119,8 @@ struct hart_state {
     uint64_t cntv_ctl, cntv_cval, cntp_ctl, cntp_cval;
     uint64_t exclusive; // virtual address of the last exclusive load, or ~0; the store also compares the values
     uint64_t exclusive_value[2];
-    int64_t slow_left; // see slow
     uint64_t user_entries; // what follows is no state of the guest's
+    int64_t slow_left; // see slow
     uint64_t largest_shift[2]; // of a page that the TLB has an entry of, for addresses of each half
 
     struct tlb tlb[TLB_SETS] __attribute__((aligned(64)));

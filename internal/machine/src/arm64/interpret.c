@@ -283,10 +283,7 @@ next:
         case OP_UNDEFINED:
             undefined();
             goto exception;
-        case OP_GROUP_ALU:
-            execute_alu(SLOT_ID, SLOT_WORD);
-            d += 1;
-            break;
+        GROUP(OP_GROUP_ALU, execute_alu(SLOT_ID, SLOT_WORD))
         GROUP(OP_GROUP_MEMORY, execute_memory(SLOT_ID, SLOT_WORD, PC()))
         GROUP(OP_GROUP_VMEMORY, execute_vmemory(SLOT_ID, SLOT_WORD, PC()))
         GROUP(OP_GROUP_STRUCTURE, execute_structure(SLOT_ID, SLOT_WORD))

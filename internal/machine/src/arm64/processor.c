@@ -27,7 +27,7 @@ static void flags_adopt(void) {
 bool registers_adopt(const void *other) {
     const struct hart_state *from = other;
     if (from->el > 1 || from->sp_select > 1 || from->flags > FLAGS_PACKED) return false;
-    __builtin_memcpy(&hart, from, offsetof(struct hart_state, slow_left));
+    __builtin_memcpy(&hart, from, offsetof(struct hart_state, user_entries));
     hart.retired_end = from->retired_end - (uint64_t)from->budget;
     hart.budget = 0;
     hart.cause = hart.recheck = hart.stop = hart.irq = 0;

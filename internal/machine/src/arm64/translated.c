@@ -28,6 +28,9 @@ void jit_describe(struct jit_layout *layout) {
     layout->arm64.esr = offsetof(struct hart_state, esr);
     layout->arm64.far = offsetof(struct hart_state, far);
     layout->arm64.user_tlb = offsetof(struct hart_state, tlb[0]);
+    layout->arm64.ttbr0 = offsetof(struct hart_state, ttbr0);
+    layout->arm64.ttbr1 = offsetof(struct hart_state, ttbr1);
+    layout->arm64.tcr = offsetof(struct hart_state, tcr);
 }
 
 const struct insn *jit_single(const struct code_page *page, const struct insn *slot) {
@@ -41,7 +44,7 @@ const struct insn *jit_single(const struct code_page *page, const struct insn *s
 
 bool jit_reach(const struct insn *d) {
     (void)d;
-    return false; // it fills the TLB itself when it is interpreted
+    return false; // what the walk of translated code does not find, the interpreter has to
 }
 
 enum jit_kind jit_kind(unsigned op) {

@@ -8,7 +8,7 @@ struct jit_state jit;
 
 static struct jit_layout layout;
 
-enum { JIT_VERSION = 10 };
+enum { JIT_VERSION = 11 };
 
 _Static_assert(TLB_JUMPS == 1024 && sizeof(struct tlb_jump) == 16, "native/blocks has these numbers");
 

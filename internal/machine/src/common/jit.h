@@ -39,7 +39,7 @@ struct jit_layout {
     uint32_t mstatus, frm, fflags;
     uint32_t reservation, reserved; // address and value of the last exclusive load
     uint32_t privilege, stvec, sscratch, sepc, scause, stval, mip, mie, user_entries, user_entry;
-    struct { uint32_t flags, flag_a, flag_b, fpcr, fpsr, cpacr, sctlr, el, irq, sp_select, pstate, tpidr_el0, tpidrro_el0, tpidr_el1, sp_el0, elr, spsr, esr, far, user_tlb; } arm64;
+    struct { uint32_t flags, flag_a, flag_b, fpcr, fpsr, cpacr, sctlr, el, irq, sp_select, pstate, tpidr_el0, tpidrro_el0, tpidr_el1, sp_el0, elr, spsr, esr, far, user_tlb, ttbr0, ttbr1, tcr; } arm64;
     uint32_t read, write, code;
     uint32_t entries, entry_size;
     uint32_t tag, addend;

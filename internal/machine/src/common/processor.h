@@ -79,6 +79,7 @@ enum {
     SLOW_REGISTER = 100,
     SLOW_CLEAR = 150,
     SLOW_SYSTEM = 30,
+    SLOW_ARITHMETIC = 30,
     SLOW_ELEMENT = 8,
     SLOW_FLOAT = 50,
     SLOW_VECTOR = 50,

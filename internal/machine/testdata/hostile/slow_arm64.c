@@ -112,6 +112,9 @@ static void work(int number) {
     case 25:
         MANY("fdiv d0, d1, d2\n fsqrt d3, d1\n fmadd d4, d1, d2, d3\n fcvtzs x9, d1\n frinta d5, d1\n fsqrt s3, s2\n fcvt h4, d1");
         break;
+    case 26:
+        MANY("crc32x w9, w10, %0\n udiv x10, %0, x9\n crc32cx w9, w9, x10");
+        break;
     }
 }
 

@@ -11,6 +11,7 @@
 //     target, which only ever has the address of an entry, by three instructions that stand together, or the way back, by a call.
 //   - Places are written by one instruction, which makes them memory + the lower 32 bits of a register, and read by nothing but accesses.
 //   - Reads and writes are of [memory + the lower 32 bits of a register] and of [hart + x] and [place + x] with x below 32 KiB.
+//   - Vector registers are the guest's: nothing else has been in them when code is entered.
 //   - Jumps lead to instructions of the same code, to target, or back to whoever entered it.
 //   - Routines are the code's end, from the first place on that is called. They are reached by calls alone, which are three instructions that stand
 //     together: target gets the way back, the call, and the way back is what it was. Routines call nothing, neither jump to what is no routine nor
@@ -26,11 +27,16 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
+
+	"golang.org/x/sys/cpu"
 )
 
 const (
 	// Reach is what code may touch from the start of linear memory on, in bytes: hart and places may be 4 GiB from it, and their operands reach 32 KiB.
-	Reach = 4<<30 + 32<<10
+	Reach = 4<<30 + distances
+	// distances are how far from hart or a place an operand may end.
+	distances = 32 << 10
 	// TableEntries is the size of the table of entries.
 	TableEntries = 1 << 18
 
@@ -43,6 +49,15 @@ const (
 	keep    = 0xaa1e03f1 // mov target, x30
 	restore = 0xaa1103fe // mov x30, target
 )
+
+// Features are those that are not of all processors: FEAT_CRC32, FEAT_RDM, FEAT_DotProd, FEAT_AES, FEAT_PMULL, and both FEAT_SHA1 and FEAT_SHA256.
+type Features struct{ CRC, RDM, DotProduct, AES, Carryless, SHA bool }
+
+// Host is what this processor knows: the instructions of what it does not are none of the list.
+var Host = Features{
+	CRC: cpu.ARM64.HasCRC32, RDM: cpu.ARM64.HasASIMDRDM, DotProduct: cpu.ARM64.HasASIMDDP,
+	AES: cpu.ARM64.HasAES, Carryless: cpu.ARM64.HasPMULL, SHA: cpu.ARM64.HasSHA1 && cpu.ARM64.HasSHA2,
+}
 
 // Proof is why an operand in memory is where it may be.
 type Proof struct {
@@ -226,7 +241,8 @@ func (v *verifier) step(at int, w uint32) string {
 		}
 		return ""
 	}
-	const threes, selects = 0x7fe0fc00, 0x7fe00c00
+	const threes = 0x7fe0fc00
+	wide := w>>31 == 1
 	switch {
 	case at >= v.routines && (w == jump || spends(w) || gives(w) || w&0xffe0ffff == 0x8b000000|entries<<5|target):
 		return "it is in a routine"
@@ -266,30 +282,42 @@ func (v *verifier) step(at int, w uint32) string {
 			return "it uses the stack pointer"
 		}
 		return value(to, first)
-	case w&0xffc00000 == 0x92400000 && w>>10&63 != 63: // and with ones that stand together
-		if to == zero {
+	case w&0x1f800000 == 0x12000000: // and, orr, eor, ands with a pattern of bits: 31 is the stack pointer as the result of those without flags
+		if !isPattern(wide, w>>22&1, w>>10&63) {
+			return "there is no such pattern"
+		}
+		if to == zero && w>>29&3 != 3 {
 			return "it writes the stack pointer"
 		}
 		return value(to, first)
-	case w&0xff800000 == 0x92800000, w&0xff800000 == 0xd2800000, w&0xff800000 == 0xf2800000: // movn, movz, movk
+	case w&0x1f800000 == 0x12800000 && w>>29&3 != 1 && (wide || w>>22&1 == 0): // movn, movz, movk
 		return value(to)
-	case w&0xffc00000 == 0x93400000, w&0xffc00000 == 0xd3400000: // sbfm, ubfm
+	case w&0x1f800000 == 0x13000000 && w>>29&3 != 3 && w>>22&1 == w>>31 && (wide || w&(1<<21|1<<15) == 0): // sbfm, bfm, ubfm
 		return value(to, first)
-	case w&0xffe00000 == 0x8b000000, // add of a shifted register
-		w&threes == 0x0b000000, w&threes == 0x4b000000, w&threes == 0x6b000000, // add, sub, subs
-		w&threes == 0x0a000000, w&threes == 0x2a000000, w&threes == 0x4a000000, // and, orr, eor
-		w&threes == 0x1ac00800, w&threes == 0x1ac00c00, // udiv, sdiv
+	case w&0x1f200000 == 0x0b000000 && w>>22&3 != 3 && (wide || w>>15&1 == 0), // add, sub, adds, subs of a shifted register
+		w&0x1f000000 == 0x0a000000 && (wide || w>>15&1 == 0), // and, bic, orr, orn, eor, eon, ands, bics
+		w&threes == 0x1ac00800, w&threes == 0x1ac00c00,       // udiv, sdiv
 		w&threes == 0x1ac02000, w&threes == 0x1ac02400, w&threes == 0x1ac02800, w&threes == 0x1ac02c00, // lslv, lsrv, asrv, rorv
-		w&threes == 0x0a200000, w&threes == 0x2a200000, w&threes == 0x4a200000, // bic, orn, eon
 		w&0xffe00000 == 0x93c00000, w&0xffe08000 == 0x13800000, // extr
-		w&selects == 0x1a800000, w&selects == 0x1a800400, w&selects == 0x5a800000, // csel, csinc, csinv
+		w&0x3fe00800 == 0x1a800000,                             // csel, csinc, csinv, csneg
+		w&0x3fe0fc00 == 0x1a000000,                             // adc, sbc
 		w&0xffe0fc00 == 0x9b407c00, w&0xffe0fc00 == 0x9bc07c00: // smulh, umulh
 		return value(to, first, second)
-	case w&0x7ffffc00 == 0x5ac00000, w&0x7ffffc00 == 0x5ac01000, w&0xfffffc00 == 0xdac00c00: // rbit, clz, rev
+	case w&0x7fe0e000 == 0x1ac04000 && Host.CRC && wide == (w>>10&3 == 3): // crc32, crc32c
+		return value(to, first, second)
+	case w&0x1fe00000 == 0x0b200000 && w>>10&7 <= 4: // add, sub, adds, subs of an extended register: 31 is the stack pointer, as with 12 bits
+		if first == zero || to == zero && w>>29&1 == 0 {
+			return "it uses the stack pointer"
+		}
+		return value(to, first, second)
+	case w&0x7ffff000 == 0x5ac00000 && (wide || w>>10&3 != 3), w&0x7ffff800 == 0x5ac01000: // rbit, rev16, rev32, rev, clz, cls
 		return value(to, first)
-	case w&0x7fe00000 == 0x1b000000: // madd, msub
+	case w&0x7fe00000 == 0x1b000000, w&0xff600000 == 0x9b200000: // madd, msub, smaddl, smsubl, umaddl, umsubl
 		return value(to, first, second, third)
-	case w&0x3f20fc00 == 0x38204800: // [first + lower half of second]
+	case w>>25&7 == 7 && isVector(w):
+		writes, reads := generals(w)
+		return value(writes, reads)
+	case w&0x3b20fc00 == 0x38204800: // [first + lower half of second]
 		if first != memory {
 			return "the operand is not in linear memory"
 		}
@@ -298,7 +326,16 @@ func (v *verifier) step(at int, w uint32) string {
 		}
 		v.proved(at, "memory and 32 bits")
 		return access(w, to, value)
-	case w&0x3f000000 == 0x39000000: // [first + distance]
+	case w&0x3e000000 == 0x0c000000: // structures of vector registers
+		if places>>first&1 == 0 {
+			return "the operand is not at a place"
+		}
+		if !isStructure(w) {
+			return "it is not on the list"
+		}
+		v.proved(at, "place + 0x0")
+		return ""
+	case w&0x3b000000 == 0x39000000 && size(w)*(w>>10&0xfff+1) <= distances: // [first + distance]
 		base := "hart"
 		if places>>first&1 != 0 {
 			base = "place"
@@ -306,22 +343,45 @@ func (v *verifier) step(at int, w uint32) string {
 			return "the operand is neither in the hart nor at a place"
 		}
 		if v.proofs != nil {
-			v.proved(at, fmt.Sprintf("%s + %#x", base, (w>>10&0xfff)<<(w>>30)))
+			v.proved(at, fmt.Sprintf("%s + %#x", base, (w>>10&0xfff)*size(w)))
 		}
 		return access(w, to, value)
 	}
 	return "it is not on the list"
 }
 
+// size is how many bytes a load or store moves.
+func size(w uint32) uint32 {
+	if w&(1<<26|1<<23) == 1<<26|1<<23 { // of a vector register, all of it
+		return 16
+	}
+	return 1 << (w >> 30)
+}
+
 // access proves what a load or store moves.
 func access(w, r uint32, value func(uint32, ...uint32) string) string {
 	switch operation, size := w>>22&3, w>>30; {
+	case w>>26&1 == 1 && (operation < 2 || size == 0): // of a vector register
+		return ""
+	case w>>26&1 == 1:
+		return "it is not on the list"
 	case operation == 0:
 		return value(zero, r)
-	case operation == 1, operation == 2 && size < 3:
+	case operation == 1, operation == 2 && size < 3, operation == 3 && size < 2:
 		return value(r)
 	}
 	return "it is not on the list"
+}
+
+// isPattern says whether there is a pattern of ones that stand together in each element, by fields of the instruction (DecodeBitMasks of the
+// architecture's manual): the elements' size is one of two to 64 bits, and not all of one are ones.
+func isPattern(wide bool, n, imms uint32) bool {
+	length := bits.Len32(n<<6|^imms&63) - 1
+	if length < 1 || n == 1 && !wide {
+		return false
+	}
+	levels := uint32(1)<<length - 1
+	return imms&levels != levels
 }
 
 // call proves the three instructions of a call, which is at the second.

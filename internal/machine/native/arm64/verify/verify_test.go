@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/arch/arm64/arm64asm"
 
+	"agentvm/internal/machine/a64"
 	"agentvm/internal/machine/native/arm64"
 	"agentvm/internal/machine/native/arm64/verify"
 	"agentvm/internal/machine/native/blocks"
@@ -46,7 +47,9 @@ func frame(body ...uint32) []byte {
 func TestAcceptsWhatIsHarmless(t *testing.T) {
 	for name, body := range map[string][]uint32{
 		"nothing": nil, "move": {move}, "load": {0xf8614ae3}, "store": {0xf8214ae3}, "load of the hart": {0xf9404360}, "store to the hart": {0xf9004360},
-		"place": {0x8b2142e6, 0x8b3f42e8}, "load at a place": {0xf94004c3}, "store at a place": {0x39003d03}, "add of a shifted register": {0x8b020421}, "compare": {0xf100041f}, "entry": {mask, entryAt, readEntry, 0xeb00003f, jump}, "jump to target": {jump}, "branch over": {0x54000040, move}, "bits": {0x8a220021, 0xaa220021, 0xca220021, 0x9ac22c21, 0x93c10421, 0x13810421, 0xdac01021, 0x5ac01021, 0xdac00021, 0xdac00c21},
+		"place": {0x8b2142e6, 0x8b3f42e8}, "load at a place": {0xf94004c3}, "store at a place": {0x39003d03}, "add of a shifted register": {0x8b020421}, "compare": {0xf100041f}, "entry": {mask, entryAt, readEntry, 0xeb00003f, jump}, "jump to target": {jump}, "branch over": {0x54000040, move}, "patterns": {0x9200f021, 0x12000021, 0x7200003f, 0xf240003f, 0xb201f021}, "vectors": {0x1e602820, 0x4e208400, 0x9e670020, 0x4e083c01, 0x1e602028}, "structures": {0x4c4070c0, 0x0c000900, 0x4d40c0c0, 0x0d6084c0}, "loads of vectors": {0x3dc00360, 0xfc614ae3, 0x3ce14ae3, 0x3dc000c0, 0xfd4000c0, 0x3d9ffd1f}, "moves": {0x72800021, 0xf2e00021, 0x12800021}, "fields": {0x13007c21, 0xb3403c21, 0x33000021},
+		"shifted": {0x8b420421, 0x0b020421, 0xcb020421, 0x8a220421, 0xea220021, 0xea02003f, 0xcae20421}, "extended": {0x8b224021, 0xeb2253ff &^ (31 << 5), 0x0b22d021}, "selects": {0x9a820421, 0xda820421}, "carry": {0x9a020021, 0x5a020021}, "long products": {0x9b220421, 0x9ba28421},
+		"reversed": {0xdac00400, 0x5ac00800, 0xdac00800, 0xdac01400}, "loads with their sign": {0xf8a14ae3 &^ (1 << 30), 0x38e14ae3, 0x79c00361}, "bits": {0x8a220021, 0xaa220021, 0xca220021, 0x9ac22c21, 0x93c10421, 0x13810421, 0xdac01021, 0x5ac01021, 0xdac00021, 0xdac00c21},
 		"jump to the end": {0x14000001}, "loop that looks at the budget": {0x17fffffe},
 	} {
 		if err := verify.Code(frame(body...), []int{0}); err != nil {
@@ -59,13 +62,24 @@ var escapes = map[string][]uint32{
 	// Instructions that are not on the list.
 	"svc": {0xd4000001}, "hvc": {0xd4000002}, "smc": {0xd4000003}, "brk": {0xd4200000}, "hlt": {0xd4400000}, "udf": {0}, "nop": {0xd503201f}, "wfi": {0xd503207f},
 	"wfe": {0xd503205f}, "eret": {0xd69f03e0}, "msr tpidr_el0": {0xd51bd040}, "mrs tpidr_el0": {0xd53bd040}, "mrs cntvct_el0": {0xd53be040}, "msr daifset": {0xd50341df},
-	"ic ivau": {0xd50b7520}, "dc zva": {0xd50b7420}, "isb": {0xd5033fdf}, "pacia": {0xdac10020}, "fadd": {0x1e602820}, "add of vectors": {0x4e208400},
-	"ldr of a vector": {0x3dc00360}, "ldr d, memory and 32 bits": {0xfc614ae3}, "adr": {0x10000000}, "adrp": {0x90000000}, "ldr literal": {0x58000040},
+	"ic ivau": {0xd50b7520}, "dc zva": {0xd50b7420}, "isb": {0xd5033fdf}, "pacia": {0xdac10020},
+	"adr": {0x10000000}, "adrp": {0x90000000}, "ldr literal": {0x58000040},
 	"bl": {0x94000001}, "blr": {0xd63f0000}, "br x0": {0xd61f0000}, "br x30": {0xd61f03c0}, "ret x0": {0xd65f0000}, "braa": {0xd71f0a20}, "cbz": {0xb4000040}, "cbnz": {0xb5000040},
-	"tbz": {0x36000040}, "b.al": {0x5400004e}, "b.nv": {0x5400004f}, "bc.eq": {0x54000050}, "ccmp": {0xfa400800}, "adc": {0x9a000000}, "extr of 64 bits by 32": {0x13c00000}, "extr of 32 bits by 64": {0x13808000}, "rev16": {0xdac00400}, "rev of 32 bits": {0x5ac00800}, "rev32": {0xdac00800}, "cls": {0xdac01400}, "ctz": {0xdac01800}, "cnt": {0xdac01c00},
-	"abs": {0xdac02000}, "smax": {0x9ac26020}, "crc32b": {0x1ac24020}, "crc32x": {0x9ac24c20},
-	"movk of 32 bits": {0x72800020}, "and with ones apart": {0x9200f021}, "and with no ones": {0x927ffc21}, "and with 32 bits": {0x12000021}, "sbfm of 32 bits": {0x13007c21},
-	"add of a register shifted right": {0x8b420421}, "add of 32 bits, shifted": {0x0b020421}, "sub of a shifted register": {0xcb020421}, "add of an extended register": {0x8b224021}, "bic of a shifted register": {0x8a220421}, "bics": {0xea220021}, "ands": {0xea020021}, "eon rotated": {0xcae20421},
+	"tbz": {0x36000040}, "b.al": {0x5400004e}, "b.nv": {0x5400004f}, "bc.eq": {0x54000050}, "ccmp": {0xfa400800}, "extr of 64 bits by 32": {0x13c00000}, "extr of 32 bits by 64": {0x13808000}, "ctz": {0xdac01800}, "cnt": {0xdac01c00},
+	"abs": {0xdac02000}, "smax": {0x9ac26020},
+	"and with no ones":  {0x927ffc21},
+	"and with all ones": {0x9200fc21}, "and with all ones of 32 bits": {0x12007c21}, "and of 32 bits with 64": {0x12400021}, "orr with no pattern": {0xb200f821}, "movn of another kind": {0xb2800021},
+	"movk of 32 bits, behind them": {0x72c00021}, "sbfm of 64 bits in fields of 32": {0x93007c21}, "sbfm of 32 bits in fields of 64": {0x13407c21}, "sbfm of 32 bits from bit 32": {0x13207c21}, "bfm of another kind": {0xf3400021},
+	"add rotated": {0x8bc20021}, "sub of 32 bits by 32": {0x4b028021}, "eor of 32 bits by 32": {0x4a028021}, "add extended and shifted by 5": {0x8b225421}, "add extended of another kind": {0x8b624021}, "csel with flags": {0xba820021}, "csel of another kind": {0x9a820821},
+	"adcs": {0xba020021}, "sbcs": {0xfa020021}, "rev of 64 bits in 32": {0x5ac00c20}, "smaddl of 32 bits": {0x1b220421}, "multiplication of another kind": {0x9b627c21}, "umulh of 32 bits": {0x1bc27c21}, "setf8": {0x3a00080d}, "rmif": {0xba000400},
+
+	// Vector registers: what not all processors have, what has no meaning, and general registers.
+	"fadd of half precision": {0x1ee02820}, "fadd of vectors in half precision": {0x4e421420}, "fcvtzs of half precision": {0x9ef80001}, "bfcvt": {0x1e634000}, "fjcvtzs": {0x1e7e0001}, "fcmla": {0x6e02c420}, "usdot": {0x4e829c20}, "smmla": {0x4e82a420}, "eor3": {0xce020420}, "rax1": {0xce628c20}, "sha512h": {0xce628020}, "sm4e": {0xcec08420}, "frint32z": {0x1e684020}, "fmlal": {0x4e22ec20},
+	"add of a scalable vector": {0x04220420}, "fmopa": {0x80800000}, "mul of doublewords": {0x4ee29c20}, "fadd of one double": {0x0e62d420}, "sqdmulh of bytes": {0x4e22b420}, "zip of one doubleword": {0x0ec23820}, "ext beyond the end": {0x2e024020}, "dup of nothing": {0x4e000420}, "smov of words to words": {0x0e042c20}, "umov of doublewords to words": {0x0e083c20}, "fmov of one double to all": {0x2f00f400}, "shrn of doublewords": {0x0f408420}, "fccmp": {0x1e610400},
+	"fmov from memory": {0x9e6702e0}, "fmov to memory": {0x9e660017}, "scvtf from hart": {0x9e620360}, "fcvtzs to the link": {0x9e78001e}, "fcvtzu with a fixed point to g": {0x9e59fc1c}, "ucvtf with a fixed point from entries": {0x9e43ff00}, "dup from entries": {0x4e080f00}, "ins from g": {0x4e081f80}, "smov to target": {0x4e042c11}, "umov to a place": {0x4e083c06},
+	"ldr q, too far": {0x3de00360}, "ldr q of any address": {0x3dc00000}, "ldr d of the stack": {0xfd4003e0}, "str q, memory and 64 bits": {0x3ca16ae3}, "str q, index times 16": {0x3ca15ae3}, "ldr q of 8 bytes": {0x7dc00360}, "str q, index is memory": {0x3cb74ae3}, "ldp of vectors": {0xad400760}, "ld1 of the stack": {0x4c4073e0}, "st4 of any address": {0x4c000020}, "ld1 of the hart": {0x4c407360}, "ld1 at memory": {0x4c4072e0}, "ld1r of target": {0x4d40c220}, "ld1 of a place, post-index": {0x4cdf70c0}, "st2 of a place, by a register": {0x0c8180c0}, "ld4 of doublewords, one each": {0x0c400cc0}, "ld1 of another kind": {0x4c4010c0}, "st1r": {0x4d00c0c0}, "ld1 of half a halfword": {0x0d4044c0}, "ld1 with another bit": {0x4c6070c0},
+	"ldr q literal": {0x9c000040}, "post-index q": {0x3cc10760}, "ldur q": {0x3cdf0360},
+	"msr fpcr": {0xd51b4400}, "msr fpsr": {0xd51b4420}, "mrs fpcr": {0xd53b4400}, "mrs nzcv": {0xd53b4200},
 
 	// Registers that are kept.
 	"writes memory": {0xaa0103f7}, "writes entries": {0xaa0103f8}, "writes hart": {0xaa0103fb}, "writes g": {0xaa0103fc}, "writes the frame": {0xaa0103fd},
@@ -73,6 +87,7 @@ var escapes = map[string][]uint32{
 	"writes sp": {0x9100003f}, "moves sp": {0x910043ff}, "and to sp": {0x927c443f}, "sub from sp": {0xd10043ff}, "loads memory": {0xf8614af7}, "loads target": {0xf8614af1},
 	"loads the link": {0xf940437e}, "loads g": {0xf940437c}, "movz to memory": {0xd2800017}, "movk to target": {0xf2800011}, "csel to hart": {0x9a82003b}, "sdiv to g": {0x9ac20c3c},
 	"madd to the link": {0x9b02003e}, "bic to memory": {0x8a220037}, "extr to entries": {0x93c10438}, "clz to g": {0xdac0103c}, "rev to hart": {0xdac00c3b}, "rorv to the link": {0x9ac22c3e}, "rbit to target": {0xdac00031}, "orn to x18": {0xaa220032}, "umulh to memory": {0x9bc27c37}, "sxtw to entries": {0x93407c38}, "adds to target": {0xb1000431},
+	"orr of a pattern to sp": {0xb240003f}, "eor of a pattern of sp to memory": {0xd24003f7}, "bfm to memory": {0xb3400437}, "extended to sp": {0x8b22403f}, "extended from sp": {0x8b2243e1}, "extended to target": {0xeb224031}, "csneg to g": {0xda82043c}, "adc to hart": {0x9a02003b}, "smaddl to x18": {0x9b220432}, "ands to entries": {0xea020038}, "ands of a pattern to budget": {0xf240003a}, "rev16 to the link": {0xdac0043e},
 	"gives budget": {give, 0x54000040, move}, "adds nothing to budget": {0x9100035a}, "takes nothing": {0xf100035a}, "takes without flags": {0xd100075a},
 	"takes 32 bits": {0x7100075a}, "spends without looking": {spend, move}, "spends, looks for another condition": {spend, 0x5400004a}, "adds to budget shifted": {0x9140075a},
 
@@ -85,11 +100,12 @@ var escapes = map[string][]uint32{
 	"stores a place": {0xf8214ae6}, "stores the other to the hart": {0xf9000368}, "stores a place at itself": {0xf90000c6}, "adds to a place": {0x910020c6}, "adds from a place": {0x910020c1}, "movz to a place": {0xd2800006}, "csel of places": {0x9a8800c1}, "compares places": {0xeb0800df},
 	"reads an entry into a place": {mask, entryAt, 0xa9401a31, jump}, "entry of a place": {0x927c44c6, 0x8b060311, readEntry, jump},
 	"before a place": {0xf85f80c3}, "place and a register": {0xf86148c3}, "post-index of a place": {0xf84084c3}, "pre-index of a place": {0xf8408cc3}, "ldp of a place": {0xa94004c3}, "stp to a place": {0xa90004c3}, "index is a place": {0xf8664ae3},
-	"prefetch of a place": {0xf98000c0}, "ldr of a vector from a place": {0x3dc000c0}, "ldr d from a place": {0xfd4000c0}, "exclusive of a place": {0xc85f7cc0}, "ldrsw to 32 bits from a place": {0xb9c000c0},
+	"prefetch of a place": {0xf98000c0}, "exclusive of a place": {0xc85f7cc0}, "ldrsw to 32 bits from a place": {0xb9c000c0},
 
 	// Addresses of the process that the guest could see.
 	"reads memory": {0xaa1703e1}, "reads entries": {0xaa1803e1}, "reads hart": {0xaa1b03e1}, "reads g": {0xaa1c03e1}, "reads the link": {0xaa1e03e1}, "reads target": {0xaa1103e1},
 	"reads sp": {0x910003e1}, "rev of memory": {0xdac00ee1}, "extr of entries": {0x93d80421}, "eon of g": {0xca3c0021}, "clz of the link": {0xdac013c1}, "rorv by memory": {0x9ad72c21}, "reads x18": {0xaa1203e1}, "adds to memory": {0x910006e1}, "compares sp": {0xf10003ff}, "compares hart": {0xeb01037f}, "stores memory": {0xf8214af7},
+	"pattern of memory": {0x924002e1}, "extends hart": {0xeb3b4021}, "shifts entries": {0xcb180421}, "bfm of g": {0xb3400781}, "adc of the link": {0x9a1e0021}, "smaddl of memory": {0x9b375421}, "csinc of target": {0x9a910421}, "inserts in a place": {0xb3400426},
 	"stores the link": {0xf900437e}, "stores target": {0xf9004371}, "madd of memory": {0x9b025c21}, "csel of entries": {0x9a810301},
 
 	// Operands in memory.
@@ -242,9 +258,24 @@ var layout = blocks.Layout{
 	Walk: blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SATP: 0x10528, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
 }
 
-// randomTranslation translates some random instructions, which jump among themselves.
+// a64Layout is about that of the other machine, on a host with everything.
+var a64Layout = blocks.Layout{
+	Guest: blocks.GuestARM64, X: 0x10000, F: 0x10100, PC: 0x10300, Reservation: 0x10400, Reserved: 0x10408,
+	Write: 0x10000, Code: 0x20000, Entries: 4096, Other: 2048, EntrySize: 16, Addend: 8, Generation: 0x30410, Jumps: 0x30420,
+	Walk:  blocks.Walk{Scratch: 0x10500, RAMBytes: 0x10520, CodeIndex: 0x20000, Dirty: 0x30000, SlowLeft: 0x10530, LargestShift: 0x10538, EntryFrame: 12, Filled: 0x30000, Noted: 0x30004, MaxNoted: 512},
+	ARM64: blocks.ARM64{FlagA: 0x10318, FlagB: 0x10320, Flags: 0x10328, EL: 0x10330, IRQ: 0x10358, PState: 0x10360, SCTLR: 0x103a8, TPIDR: 0x103e0, CPACR: 0x103f8, UserTLB: 0x10800, TTBR0: 0x103b0, TTBR1: 0x103b8, TCR: 0x103c0},
+	Host:  blocks.Host{CRC: true, RDM: true, DotProduct: true, AES: true, Carryless: true, SHA: true},
+}
+
+// everything is what a processor may have.
+var everything = verify.Features{CRC: true, RDM: true, DotProduct: true, AES: true, Carryless: true, SHA: true}
+
+// randomTranslation translates some random instructions of either guest, which jump among themselves.
 func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []int) {
 	t.Helper()
+	if random.IntN(2) == 0 {
+		return randomA64(t, random)
+	}
 	page := make([]byte, blocks.PageSize)
 	count := 4 + random.IntN(30)
 	for at := 0; at < 4*count; {
@@ -270,13 +301,42 @@ func randomTranslation(t testing.TB, random *rand.Rand) (code []byte, places []i
 		binary.LittleEndian.PutUint32(page[at:], word)
 		at += 4
 	}
-	return translate(t, blocks.Page{Code: page, Entries: []uint16{0, 20, 80}})
+	return translate(t, &layout, blocks.Page{Code: page, Entries: []uint16{0, 20, 80}})
+}
+
+// randomA64 is randomTranslation of arm64 code.
+func randomA64(t testing.TB, random *rand.Rand) (code []byte, places []int) {
+	t.Helper()
+	page := make([]byte, blocks.PageSize)
+	count := uint32(4 + random.IntN(30))
+	for at := uint32(0); at < count; at++ {
+		row := &a64.Table[random.IntN(len(a64.Table))]
+		if row.Group == "simd" || row.Group == "vfp" { // most of the table
+			row = &a64.Table[random.IntN(len(a64.Table))]
+		}
+		word := random.Uint32()
+		to := random.Uint32N(40) - at
+		switch row.Format {
+		case a64.FormatB26:
+			word = to & (1<<26 - 1)
+		case a64.FormatBC, a64.FormatCB:
+			word = word&^(1<<24-1<<5) | to&(1<<19-1)<<5
+		case a64.FormatTB:
+			word = word&^(1<<19-1<<5) | to&(1<<14-1)<<5
+		}
+		binary.LittleEndian.PutUint32(page[4*at:], row.Bits.Match|word&^row.Bits.Mask)
+	}
+	return translate(t, &a64Layout, blocks.Page{Code: page, Entries: []uint16{0, 20, 80}})
 }
 
 // translate gives a page's translation, which must be accepted.
-func translate(t testing.TB, p blocks.Page) (code []byte, places []int) {
+func translate(t testing.TB, l *blocks.Layout, p blocks.Page) (code []byte, places []int) {
 	t.Helper()
-	made, ok := arm64.Translate(&layout, p)
+	make := arm64.Translate
+	if l.Guest == blocks.GuestARM64 {
+		make = arm64.TranslateA64
+	}
+	made, ok := make(l, p)
 	if !ok {
 		return nil, nil
 	}
@@ -294,6 +354,15 @@ func harmless(w uint32) error {
 	if w == entryAt&^(31<<16)|w&(31<<16) || w == readEntry&^(31<<10)|w&(31<<10) {
 		return nil // TestRefusesEscapes has what must stand around them
 	}
+	if w>>25&7 == 7 {
+		return harmlessVector(w)
+	}
+	if row := a64.Lookup(w); row != nil && row.Group == "structure" {
+		if base := w >> 5 & 31; strings.HasSuffix(row.Name, ".post") || base != 6 && base != 8 {
+			return fmt.Errorf("%s by x%d", row.Name, base)
+		}
+		return nil
+	}
 	inst, err := arm64asm.Decode(binary.LittleEndian.AppendUint32(nil, w))
 	if err != nil {
 		return err
@@ -304,6 +373,7 @@ func harmless(w uint32) error {
 		return nil
 	}
 	listed := strings.Fields("add sub adds subs cmp cmn neg negs and orr eor mov movz movn movk sbfm ubfm sbfx ubfx sbfiz ubfiz lsl lsr asr sxtb sxth sxtw uxtb uxth uxtw " +
+		"ands tst bics bfm bfi bfxil csneg cneg adc sbc ngc smaddl smsubl umaddl umsubl smull umull smnegl umnegl rev16 rev32 cls crc32b crc32h crc32w crc32x crc32cb crc32ch crc32cw crc32cx " +
 		"mul mneg madd msub smulh umulh udiv sdiv csel csinc csinv cset csetm cinc cinv bic orn mvn eon ror extr clz rbit rev ldr ldrb ldrh ldrsb ldrsh ldrsw str strb strh")
 	if !slices.Contains(listed, name) {
 		return fmt.Errorf("%s is not on the list", name)
@@ -326,11 +396,13 @@ func harmless(w uint32) error {
 		return nil // where is for the verifier
 	}
 	if index, found := strings.CutSuffix(operands, ", uxtw"); found && name == "add" {
-		place, index, _ := strings.Cut(index, ", x23, ")
-		if place != "x6" && place != "x8" || !strings.HasPrefix(index, "w") {
+		place, index, isPlace := strings.Cut(index, ", x23, ")
+		if isPlace && place != "x6" && place != "x8" || isPlace && !strings.HasPrefix(index, "w") {
 			return fmt.Errorf("the place %s", operands)
 		}
-		operands = index
+		if isPlace {
+			operands = index
+		}
 	}
 	for _, r := range strings.FieldsFunc(operands, func(r rune) bool { return strings.ContainsRune(" ,#", r) }) {
 		if number, err := strconv.Atoi(strings.TrimLeft(r, "xw")); err == nil && (r[0] == 'x' || r[0] == 'w') && (number > 16 && (number < 19 || number > 22) && number != 25 || number == 6 || number == 8) {
@@ -343,6 +415,31 @@ func harmless(w uint32) error {
 	return nil
 }
 
+// harmlessVector decides by the table of the guest's processor, which TestVectors compares the verifier with, for golang.org/x/arch does not know most.
+func harmlessVector(w uint32) error {
+	row := a64.Lookup(w)
+	if row == nil {
+		return fmt.Errorf("no instruction")
+	}
+	name, kind, _ := strings.Cut(row.Name, ".")
+	general := uint32(0)
+	switch {
+	case name == "fmov" && kind[0] != 'i' && row.Format == a64.FormatFPINT:
+		general = w & 31
+		if w>>16&1 == 1 {
+			general = w >> 5 & 31
+		}
+	case (row.Format == a64.FormatFPINT || row.Format == a64.FormatFPFIX) && strings.HasSuffix(name, "cvtf"), row.Name == "dup.r", row.Name == "ins.r":
+		general = w >> 5 & 31
+	case row.Format == a64.FormatFPINT, row.Format == a64.FormatFPFIX, name == "smov", name == "umov":
+		general = w & 31
+	}
+	if general > 16 && (general < 19 || general > 22) && general != 25 && general != 31 || general == 6 || general == 8 {
+		return fmt.Errorf("%s has x%d", row.Name, general)
+	}
+	return nil
+}
+
 // TestRefusesMutations changes one or two bytes of translations, or a word or a register, or exchanges, drops or repeats words, at random. What is accepted nevertheless is harmless by the judgement of
 // another decoder, leads nowhere else, and looks at the budget on ways back. AGENTVM_FUZZ_MUTATIONS says how many.
 func TestRefusesMutations(t *testing.T) {
@@ -350,6 +447,7 @@ func TestRefusesMutations(t *testing.T) {
 	if err != nil {
 		count = 20_000
 	}
+	haveEverything(t)
 	seed, _ := strconv.ParseUint(os.Getenv("AGENTVM_FUZZ_SEED"), 10, 64)
 	random := rand.New(rand.NewPCG(seed, 7))
 	accepted, judged, distances := 0, map[uint32]error{}, map[uint32]jumpDistance{}
@@ -407,6 +505,13 @@ func TestRefusesMutations(t *testing.T) {
 	}
 }
 
+// haveEverything has the verifier believe that this processor has.
+func haveEverything(t testing.TB) {
+	old := verify.Host
+	verify.Host = everything
+	t.Cleanup(func() { verify.Host = old })
+}
+
 // jumpDistance is where an instruction leads, by the operand that golang.org/x/arch decodes.
 type jumpDistance struct {
 	bytes int
@@ -460,7 +565,7 @@ func checkJumps(t *testing.T, code []byte, places []int, decoded map[uint32]jump
 			t.Fatalf("at %#x %08x is not a part of a call", at, w)
 		}
 		inside, leadsInside := at >= routines, at+d.bytes >= routines
-		if inside && (isCall || w == jump || w == keep || w&0x3ff == 26<<5|26 || d.leads && d.bytes <= 0) || d.leads && !isCall && inside != leadsInside {
+		if inside && (isCall || w == jump || w == keep || w>>25&7 != 7 && w&0x3ff == 26<<5|26 || d.leads && d.bytes <= 0) || d.leads && !isCall && inside != leadsInside {
 			t.Fatalf("at %#x %08x may not stand in a routine, or lead to one", at, w)
 		}
 	}
@@ -485,16 +590,21 @@ func endsThere(w uint32) bool { return w == ret || w == jump || w>>26 == 5 }
 func FuzzPages(f *testing.F) {
 	f.Add([]byte{0x13, 0x05, 0x15, 0x00, 0x01, 0x00, 0x6f, 0x00, 0x00, 0x00}, uint16(0), uint16(4))
 	f.Add([]byte{0x63, 0x05, 0x00, 0x00, 0x37, 0x05, 0x01, 0x00, 0x37, 0x05, 0x01, 0x00}, uint16(4092), uint16(2))
+	f.Add([]byte{0x00, 0x00, 0x01, 0xab, 0x40, 0x00, 0x00, 0x54, 0xe0, 0x07, 0xc1, 0xa8}, uint16(0), uint16(8))
+	haveEverything(f)
 	f.Fuzz(func(t *testing.T, code []byte, a, b uint16) {
 		page := make([]byte, blocks.PageSize)
 		for n := 0; n < len(page) && len(code) > 0; {
 			n += copy(page[n:], code)
 		}
-		translate(t, blocks.Page{Code: page, Entries: []uint16{a % blocks.PageSize &^ 1, b % blocks.PageSize &^ 1}})
+		for _, l := range []*blocks.Layout{&layout, &a64Layout} {
+			translate(t, l, blocks.Page{Code: page, Entries: []uint16{a % blocks.PageSize &^ 1, b % blocks.PageSize &^ 1}})
+		}
 	})
 }
 
 func BenchmarkCode(b *testing.B) {
+	haveEverything(b)
 	random := rand.New(rand.NewPCG(1, 1))
 	var codes [][]byte
 	var places [][]int
