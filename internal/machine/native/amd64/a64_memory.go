@@ -238,11 +238,13 @@ func (t *a64Translator) access(a *a64Access, w a64Word) {
 	if a.way != byPC {
 		t.alignedStack(a.base)
 	}
-	at, distance := t.placeOf(a, w)
-	if a.loads {
+	switch at, distance, has := t.placeOf(a, w); {
+	case a.loads:
 		t.load(a, at, distance)
-	} else {
+	case has:
 		t.storeRegisters(a, at, distance)
+	default:
+		t.lookUpAcross(t.layout.Write, int32(a.size)*int32(a.count), func() { t.storeRegisters(a, rax, 0) })
 	}
 	if a.changesBase() {
 		t.setStack(a.base, a.base, a.offset)
@@ -255,8 +257,13 @@ func (t *a64Translator) access(a *a64Access, w a64Word) {
 	}
 }
 
-// placeOf gives a register with an address in linear memory, and the distance from there, of an access.
-func (t *a64Translator) placeOf(a *a64Access, w a64Word) (at register, distance uint32) {
+// copies says whether an access is one of those with which memory is copied and set, wherever that is. They are looked up where they are in two pages, too,
+// which takes a second store in the code.
+func (a *a64Access) copies() bool { return a.vector && a.size == 16 }
+
+// placeOf gives a register with an address in linear memory, and the distance from there, of an access. It is false for stores that are to be looked up
+// yet.
+func (t *a64Translator) placeOf(a *a64Access, w a64Word) (at register, distance uint32, has bool) {
 	table, size := t.layout.Read, int32(a.size)*int32(a.count)
 	if !a.loads {
 		table = t.layout.Write
@@ -278,16 +285,22 @@ func (t *a64Translator) placeOf(a *a64Access, w a64Word) (at register, distance 
 		t.copyOf(a.base, rax)
 	default:
 		if g := t.groups[t.at/2]; g != nil && a.way == byOffset {
-			return t.located(a.base, g, a.offset, t.baseAt)
+			at, distance = t.located(a.base, g, a.offset, t.baseAt)
+			return at, distance, true
 		}
 		t.baseAt(rax, a.base, a.offset)
 	}
-	if a.user {
+	switch {
+	case a.user:
 		t.lookUpUser(table, size)
-	} else {
+	case a.loads:
+		t.lookUpAcross(table, size, nil)
+	case a.copies():
+		return rax, 0, false
+	default:
 		t.lookUp(table, size, t.miss())
 	}
-	return rax, 0
+	return rax, 0, true
 }
 
 // lookUpUser is lookUp in EL0's tables, which are not where the TLB's register says.

@@ -66,7 +66,7 @@ type a64Facts struct {
 
 // TranslateA64 makes the code of a page of arm64 code. It is false when none of the entries is an instruction that can be translated.
 func TranslateA64(l *Layout, p Page) (Translation, bool) {
-	t := &a64Translator{page: page[a64Instruction]{pageCode: pageCode{layout: l, inHost: &a64InHost, zero: zeroA64, align: 3, slot: 1}}}
+	t := &a64Translator{page: page[a64Instruction]{pageCode: pageCode{layout: l, inHost: &a64InHost, zero: zeroA64, align: 3, slot: 1, across: true}}}
 	t.guest = t
 	t.Blocks = blocks.Discover(p, func(p *Page, at int) (a64Instruction, blocks.Step) { return decodeA64(p, at, l.Host) })
 	return t.translate()
