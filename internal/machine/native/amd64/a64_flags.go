@@ -65,13 +65,9 @@ func (t *a64Translator) noCarry() {
 }
 
 // unknownFlags compares the operands of flags of which is not known here what set them. Both operands have their sign when 32 bits count, so that it
-// is only the sign of the difference that differs.
+// is only the sign of the difference that differs. Flags that no operands have are the interpreter's, where the block has not made such.
 func (t *a64Translator) unknownFlags(c byte) {
 	needsCarry, needsSign := c>>1 == 1 || c>>1 == 4, c>>1 == 2 || c>>1 == 3
-	largest := int32(flagsPacked)
-	if t.flags.looked {
-		largest = t.flags.kind
-	}
 	compared := int32(flagsLogic) // up to which comparing 64 bits tells
 	switch {
 	case needsCarry:
@@ -79,54 +75,47 @@ func (t *a64Translator) unknownFlags(c byte) {
 	case needsSign:
 		compared = flagsSub64
 	}
-	if largest <= compared {
+	known, largest := t.flags.looked, t.flags.kind
+	if known && largest <= compared {
 		t.compareFlags(true)
 		return
 	}
-	other, done := t.newLabel(), t.newLabel()
+	packed, other, done := t.miss(), t.newLabel(), t.newLabel()
+	if known && largest == flagsPacked {
+		packed = t.newLabel()
+	}
 	t.hart(true, opLoad, rax, t.layout.ARM64.Flags)
-	t.immediate(true, immediateCmp, rax, compared)
-	t.jumpIf(above, other)
-	t.compareFlags(true)
-	t.jump(done)
-	t.bind(other)
-	if needsSign {
-		packed := t.newLabel()
-		if largest == flagsPacked {
-			t.immediate(true, immediateCmp, rax, flagsPacked)
-			t.jumpIf(equal, packed)
-		}
-		logic := t.newLabel()
+	if !known || largest == flagsPacked {
+		t.immediate(true, immediateCmp, rax, flagsPacked)
+		t.jumpIf(equal, packed)
+	}
+	switch {
+	case needsCarry:
 		t.immediate(true, immediateCmp, rax, flagsLogic)
-		t.jumpIf(equal, logic)
-		t.compareFlags(false)
+		t.jumpIf(notEqual, other)
+		t.noCarry()
 		t.jump(done)
-		t.bind(logic)
+		t.bind(other)
 		t.compareFlags(true)
-		if largest == flagsPacked {
-			t.jump(done)
-			t.bind(packed)
-			t.packedFlags(c)
-		}
-		t.bind(done)
-		return
+	case needsSign:
+		t.immediate(true, immediateCmp, rax, flagsSub32)
+		t.jumpIf(equal, other)
+		t.compareFlags(true)
+		t.jump(done)
+		t.bind(other)
+		t.compareFlags(false)
+	default:
+		t.compareFlags(true)
 	}
-	if needsCarry {
-		packed := t.newLabel()
-		if largest == flagsPacked {
-			t.immediate(true, immediateCmp, rax, flagsPacked)
-			t.jumpIf(equal, packed)
-		}
-		t.noCarry() // of a logical operation
-		if largest == flagsPacked {
-			t.jump(done)
-			t.bind(packed)
-		}
-	}
-	if largest == flagsPacked {
+	if known && largest == flagsPacked {
+		t.jump(done)
+		t.bind(packed)
 		t.packedFlags(c)
 	}
 	t.bind(done)
+	if !known {
+		t.flags = a64Flags{kind: flagsLogic, looked: true}
+	}
 }
 
 // compareFlags compares the operands in the hart.
