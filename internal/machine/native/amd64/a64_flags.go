@@ -52,13 +52,9 @@ func (t *a64Translator) noCarry() {
 }
 
 // unknownFlags compares the operands of flags of which is not known here what set them. Both operands have their sign when 32 bits count, so that it
-// is only the sign of the difference that differs.
+// is only the sign of the difference that differs. Flags that no operands have are the interpreter's, where the block has not made such.
 func (t *a64Translator) unknownFlags(c byte) {
 	needsCarry, needsSign := c>>1 == 1 || c>>1 == 4, c>>1 == 2 || c>>1 == 3
-	largest := int32(blocks.FlagsPacked)
-	if t.flags.looked {
-		largest = t.flags.kind
-	}
 	compared := int32(blocks.FlagsLogic) // up to which comparing 64 bits tells
 	switch {
 	case needsCarry:
@@ -66,54 +62,47 @@ func (t *a64Translator) unknownFlags(c byte) {
 	case needsSign:
 		compared = blocks.FlagsSub64
 	}
-	if largest <= compared {
+	known, largest := t.flags.looked, t.flags.kind
+	if known && largest <= compared {
 		t.compareFlags(true)
 		return
 	}
-	other, done := t.newLabel(), t.newLabel()
+	packed, other, done := t.miss(), t.newLabel(), t.newLabel()
+	if known && largest == blocks.FlagsPacked {
+		packed = t.newLabel()
+	}
 	t.hart(true, opLoad, rax, t.layout.ARM64.Flags)
-	t.immediate(true, immediateCmp, rax, compared)
-	t.jumpIf(above, other)
-	t.compareFlags(true)
-	t.jump(done)
-	t.bind(other)
-	if needsSign {
-		packed := t.newLabel()
-		if largest == blocks.FlagsPacked {
-			t.immediate(true, immediateCmp, rax, blocks.FlagsPacked)
-			t.jumpIf(equal, packed)
-		}
-		logic := t.newLabel()
+	if !known || largest == blocks.FlagsPacked {
+		t.immediate(true, immediateCmp, rax, blocks.FlagsPacked)
+		t.jumpIf(equal, packed)
+	}
+	switch {
+	case needsCarry:
 		t.immediate(true, immediateCmp, rax, blocks.FlagsLogic)
-		t.jumpIf(equal, logic)
-		t.compareFlags(false)
+		t.jumpIf(notEqual, other)
+		t.noCarry()
 		t.jump(done)
-		t.bind(logic)
+		t.bind(other)
 		t.compareFlags(true)
-		if largest == blocks.FlagsPacked {
-			t.jump(done)
-			t.bind(packed)
-			t.packedFlags(c)
-		}
-		t.bind(done)
-		return
+	case needsSign:
+		t.immediate(true, immediateCmp, rax, blocks.FlagsSub32)
+		t.jumpIf(equal, other)
+		t.compareFlags(true)
+		t.jump(done)
+		t.bind(other)
+		t.compareFlags(false)
+	default:
+		t.compareFlags(true)
 	}
-	if needsCarry {
-		packed := t.newLabel()
-		if largest == blocks.FlagsPacked {
-			t.immediate(true, immediateCmp, rax, blocks.FlagsPacked)
-			t.jumpIf(equal, packed)
-		}
-		t.noCarry() // of a logical operation
-		if largest == blocks.FlagsPacked {
-			t.jump(done)
-			t.bind(packed)
-		}
-	}
-	if largest == blocks.FlagsPacked {
+	if known && largest == blocks.FlagsPacked {
+		t.jump(done)
+		t.bind(packed)
 		t.packedFlags(c)
 	}
 	t.bind(done)
+	if !known {
+		t.flags = a64Flags{kind: blocks.FlagsLogic, looked: true}
+	}
 }
 
 // compareFlags compares the operands in the hart.
