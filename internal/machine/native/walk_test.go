@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"slices"
+	"strings"
 	"testing"
 
 	"agentvm/internal/machine/native"
@@ -105,7 +106,7 @@ func TestWalkA64(t *testing.T) {
 	g.layout.Guest, g.layout.X, g.layout.F, g.layout.PC, g.layout.RAM = blocks.GuestARM64, x, v, x+768, ram
 	g.layout.ARM64 = blocks.ARM64{EL: el, SCTLR: sctlr, TCR: tcr, TTBR0: ttbr0, TTBR1: ttbr1}
 	g.layout.Walk = blocks.Walk{
-		Scratch: scratch, RAMBytes: scratch + 32, CodeIndex: codeIndex, Dirty: dirty, SlowLeft: left, LargestShift: largest,
+		Scratch: scratch, RAMBytes: scratch + 128, CodeIndex: codeIndex, Dirty: dirty, SlowLeft: left, LargestShift: largest,
 		EntryFrame: 12, Filled: 192 << 10, Noted: 192<<10 + 4, MaxNoted: 512,
 	}
 	put := func(at int, value uint64) { binary.LittleEndian.PutUint64(g.memory[at:], value) }
@@ -156,7 +157,7 @@ func TestWalkA64(t *testing.T) {
 		clear(g.memory[scratch:])
 		copy(g.memory[tlb:], bytes.Repeat([]byte{0xff}, 192<<10))
 		put(tlb+192<<10, 0)
-		put(scratch+32, ramBytes)
+		put(scratch+128, ramBytes)
 		put(el, test.level)
 		put(sctlr, blocks.SCTLRM)
 		put(tcr, blocks.TCR48|blocks.TCRMemory40<<32)
@@ -181,6 +182,80 @@ func TestWalkA64(t *testing.T) {
 		}
 		if got := g.execute(stores); got != test.stored {
 			t.Errorf("%s: stored %t", test.name, got)
+		}
+	}
+}
+
+// TestAcrossPages: native code itself accesses two pages that are next to each other, where the TLB has both, wherever they are in memory: with all loads, and
+// stores of vectors. Otherwise nothing is changed.
+func TestAcrossPages(t *testing.T) {
+	const (
+		tlb, scratch, base   = 8192, 0x60000, 0x7000_3000
+		first, second, other = 0x9_0000, 0x8_4000, 0x8_8000
+	)
+	g := newGuestA64(t)
+	g.layout.Walk.Scratch = scratch
+	put := func(at int, value uint64) { binary.LittleEndian.PutUint64(g.memory[at:], value) }
+	for name, test := range map[string]struct {
+		word   uint32
+		size   int
+		stores bool
+	}{
+		"ldr x0, [x2]": {0xf9400040, 8, false}, "ldr w0, [x2]": {0xb9400040, 4, false}, "ldrh w0, [x2]": {0x79400040, 2, false}, "ldp x0, x1, [x2]": {0xa9400440, 16, false},
+		"ldr q0, [x2]": {0x3dc00040, 16, false}, "ldp q0, q1, [x2]": {0xad400440, 32, false}, "ldr x0, [x2], 8": {0xf8408440, 8, false},
+		"str q0, [x2]": {0x3d800040, 16, true}, "stp q0, q1, [x2]": {0xad000440, 32, true}, "str q0, [x2, 8]!": {0x3c808c40, 16, true},
+	} {
+		entry := g.translated(test.word)
+		for before := 1; before < test.size; before++ {
+			for known := range 4 { // a bit for each page
+				for at := range g.memory[first : first+4096] {
+					g.memory[first+at], g.memory[second+at], g.memory[other+at] = byte(3*at+1), byte(5*at+2), 0xcc
+				}
+				for r := range 64 {
+					put(hartA64+8*r, 0x0102030405060708*uint64(r+3))
+				}
+				at := uint64(base + 4096 - before)
+				if strings.Contains(name, ", 8]") {
+					at -= 8
+				}
+				put(hartA64+16, at)
+				put(scratch+24, 0)
+				put(cpacrAt, 3<<20)
+				table := tlb
+				if test.stores {
+					table += 64 << 10
+				}
+				copy(g.memory[tlb:], bytes.Repeat([]byte{0xff}, 192<<10))
+				for page, place := range []uint32{first, second} {
+					if e := table + (base>>12+page)%4096*16; known>>page&1 != 0 {
+						va := uint32(base + page<<12)
+						put(e, uint64(va))
+						put(e+8, uint64(place-va))
+					}
+				}
+				memory := slices.Clone(g.memory)
+				if got := g.execute(entry); got != (known == 3) {
+					t.Fatalf("%s, %d bytes in the first page of %b: executed %t", name, before, known, got)
+				} else if !got {
+					if !bytes.Equal(memory[first:], g.memory[first:]) || !bytes.Equal(memory[hartA64:pcA64], g.memory[hartA64:pcA64]) {
+						t.Fatalf("%s, %d bytes in the first page of %b: something was changed", name, before, known)
+					}
+					continue
+				}
+				wanted := hartA64 // where the registers are
+				if strings.Contains(name, "q") {
+					wanted = valuesAt
+				}
+				if test.stores {
+					copy(memory[first+4096-before:], memory[wanted:][:before])
+					copy(memory[second:], memory[wanted+before:][:test.size-before])
+				} else if loaded := slices.Concat(memory[first+4096-before:first+4096], memory[second:][:test.size-before]); !bytes.Equal(g.memory[wanted:][:test.size], loaded) {
+					t.Fatalf("%s, %d bytes in the first page: loaded % x, want % x", name, before, g.memory[wanted:][:test.size], loaded)
+				}
+				if !bytes.Equal(memory[first:], g.memory[first:]) || !bytes.Equal(memory[second:first], g.memory[second:first]) {
+					t.Fatalf("%s, %d bytes in the first page: memory is another", name, before)
+				}
+			}
 		}
 	}
 }

@@ -1,21 +1,25 @@
 package amd64
 
+import (
+	"agentvm/internal/machine/a64"
+)
+
 // What combines lanes of a vector, and counts.
 
 // acrossVectors has what combines all lanes, two at a time.
 var acrossVectors = map[string]bySize{"addv": addSizes, "smaxv": maxSigned, "umaxv": maxUnsigned, "sminv": minSigned, "uminv": minUnsigned}
 
 // across combines all lanes of a register, or of its lower half. What is above the lowest lane meanwhile is nothing.
-func (t *a64Translator) across(ops bySize, w a64Word) {
-	size := w.field(22, 2)
+func (t *a64Translator) across(ops bySize, w a64.Word) {
+	size := w.Field(22, 2)
 	op := ops[size]
 	t.floatOn()
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
 	half := func(order byte) {
 		t.shuffle(xmm1, xmm0, order)
 		t.vectors(op, xmm0, xmm1)
 	}
-	if w.bit(30) {
+	if w.Bit(30) {
 		half(upperHalf)
 	}
 	half(0x55) // the second word
@@ -28,11 +32,11 @@ func (t *a64Translator) across(ops bySize, w a64Word) {
 	if size < 2 {
 		t.immediate(false, immediateAnd, rax, 1<<(8<<size)-1)
 	}
-	t.setHalves(w.rd(), false)
+	t.setHalves(w.Rd(), false)
 }
 
 // countOnes is CNT: the ones of each half of a byte are looked up.
-func (t *a64Translator) countOnes(w a64Word) {
+func (t *a64Translator) countOnes(w a64.Word) {
 	const shuffle, absolute = 0x3800, 0x381c
 	low, counts, ones, mask := xmm1, xmm2, xmm3, xmm4
 	t.floatOn()
@@ -46,7 +50,7 @@ func (t *a64Translator) countOnes(w a64Word) {
 	t.vector(vectorLoadLow, counts, t.layout.Walk.Scratch)
 	t.vectors(addSizes[0], ones, counts) // with the highest bit
 	t.vectors(lowerSizes[3], counts, ones)
-	t.vector(vectorLoad, low, t.vectorAt(w.rn()))
+	t.vector(vectorLoad, low, t.vectorAt(w.Rn()))
 	t.vectors(vectorLoad, xmm5, low)
 	t.vectorShift(vectorShift16, vectorShiftRight, xmm5, 4)
 	t.vectors(vectorAnd, low, mask)
@@ -55,21 +59,21 @@ func (t *a64Translator) countOnes(w a64Word) {
 	t.vectors(shuffle, xmm0, low)
 	t.vectors(shuffle, counts, xmm5)
 	t.vectors(addSizes[0], xmm0, counts)
-	t.setVector(w.rd(), w.bit(30))
+	t.setVector(w.Rd(), w.Bit(30))
 }
 
 // addNeighbours is UADDLP.
-func (t *a64Translator) addNeighbours(w a64Word) {
-	size := w.field(22, 2)
+func (t *a64Translator) addNeighbours(w a64.Word) {
+	size := w.Field(22, 2)
 	shifts, n := vectorShift16+int(size), uint8(8)<<size
 	t.floatOn()
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
 	t.vectors(vectorLoad, xmm1, xmm0)
 	t.vectorShift(shifts, vectorShiftLeft, xmm0, n)
 	t.vectorShift(shifts, vectorShiftRight, xmm0, n)
 	t.vectorShift(shifts, vectorShiftRight, xmm1, n)
 	t.vectors(addSizes[size+1], xmm0, xmm1)
-	t.setVector(w.rd(), w.bit(30))
+	t.setVector(w.Rd(), w.Bit(30))
 }
 
 // scalarComparisons are those of 64 bits, and with the operand zero.
@@ -77,15 +81,15 @@ var scalarComparisons = map[string]byte{
 	"cmeq": equal, "cmge": notLess, "cmgt": greater, "cmhi": above, "cmhs": notBelow, "cmeq0": equal, "cmge0": notLess, "cmgt0": greater, "cmle0": lessOrEqual, "cmlt0": less,
 }
 
-func (t *a64Translator) compareScalars(condition byte, withZero bool, w a64Word) {
+func (t *a64Translator) compareScalars(condition byte, withZero bool, w a64.Word) {
 	t.floatOn()
-	t.hart(true, opLoad, rax, t.vectorAt(w.rn()))
+	t.hart(true, opLoad, rax, t.vectorAt(w.Rn()))
 	if withZero {
 		t.immediate(true, immediateCmp, rax, 0)
 	} else {
-		t.hart(true, opCmpTo, rax, t.vectorAt(w.rm()))
+		t.hart(true, opCmpTo, rax, t.vectorAt(w.Rm()))
 	}
 	t.set(condition)
 	t.unary(true, unaryNegate, rax)
-	t.setHalves(w.rd(), false)
+	t.setHalves(w.Rd(), false)
 }

@@ -22,63 +22,63 @@ func a64Crypto(row *a64.Instruction) a64Emitter {
 		if row.Name == "aesd" {
 			op = aesDecryptLast
 		}
-		return func(t *a64Translator, w a64Word) {
+		return func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			t.vector(vectorLoad, xmm0, t.vectorAt(w.rd()))
-			t.vector(vectorXor, xmm0, t.vectorAt(w.rn()))
+			t.vector(vectorLoad, xmm0, t.vectorAt(w.Rd()))
+			t.vector(vectorXor, xmm0, t.vectorAt(w.Rn()))
 			t.vectors(vectorXor, xmm1, xmm1)
 			t.vectors(op, xmm0, xmm1)
-			t.setVector(w.rd(), true)
+			t.setVector(w.Rd(), true)
 		}
 	case "aesmc": // a last round of decryption is undone by a round of encryption, which leaves the mixing
-		return func(t *a64Translator, w a64Word) {
+		return func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+			t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
 			t.vectors(vectorXor, xmm1, xmm1)
 			t.vectors(aesDecryptLast, xmm0, xmm1)
 			t.vectors(aesEncrypt, xmm0, xmm1)
-			t.setVector(w.rd(), true)
+			t.setVector(w.Rd(), true)
 		}
 	case "aesimc":
-		return func(t *a64Translator, w a64Word) {
+		return func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			t.vector(aesInverseMix, xmm0, t.vectorAt(w.rn()))
-			t.setVector(w.rd(), true)
+			t.vector(aesInverseMix, xmm0, t.vectorAt(w.Rn()))
+			t.setVector(w.Rd(), true)
 		}
 	case "pmull.q":
-		return func(t *a64Translator, w a64Word) {
+		return func(t *a64Translator, w a64.Word) {
 			half := byte(0)
-			if w.bit(30) {
+			if w.Bit(30) {
 				half = 0x11 // of both the upper
 			}
 			t.floatOn()
-			t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
-			t.vector(carryless, xmm0, t.vectorAt(w.rm()))
+			t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
+			t.vector(carryless, xmm0, t.vectorAt(w.Rm()))
 			t.bytes(half)
-			t.setVector(w.rd(), true)
+			t.setVector(w.Rd(), true)
 		}
 	case "sha256h":
-		return func(t *a64Translator, w a64Word) { t.sha256(w, w.rd(), w.rn(), 0x6d) }
+		return func(t *a64Translator, w a64.Word) { t.sha256(w, w.Rd(), w.Rn(), 0x6d) }
 	case "sha256h2":
-		return func(t *a64Translator, w a64Word) { t.sha256(w, w.rn(), w.rd(), 0x6c) }
+		return func(t *a64Translator, w a64.Word) { t.sha256(w, w.Rn(), w.Rd(), 0x6c) }
 	case "sha256su0":
-		return func(t *a64Translator, w a64Word) {
+		return func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			t.vector(vectorLoad, xmm0, t.vectorAt(w.rd()))
-			t.vector(vectorLoad, xmm1, t.vectorAt(w.rn()))
+			t.vector(vectorLoad, xmm0, t.vectorAt(w.Rd()))
+			t.vector(vectorLoad, xmm1, t.vectorAt(w.Rn()))
 			t.sha(shaMessage1, xmm0, xmm1)
-			t.setVector(w.rd(), true)
+			t.setVector(w.Rd(), true)
 		}
 	case "sha256su1":
-		return func(t *a64Translator, w a64Word) {
+		return func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			t.vector(vectorLoad, xmm1, t.vectorAt(w.rm()))
+			t.vector(vectorLoad, xmm1, t.vectorAt(w.Rm()))
 			t.vectors(vectorLoad, xmm0, xmm1)
-			t.vector(vectorAlign, xmm0, t.vectorAt(w.rn()))
+			t.vector(vectorAlign, xmm0, t.vectorAt(w.Rn()))
 			t.bytes(4)
-			t.vector(addSizes[2], xmm0, t.vectorAt(w.rd()))
+			t.vector(addSizes[2], xmm0, t.vectorAt(w.Rd()))
 			t.sha(shaMessage2, xmm0, xmm1)
-			t.setVector(w.rd(), true)
+			t.setVector(w.Rd(), true)
 		}
 	}
 	return nil
@@ -86,7 +86,7 @@ func a64Crypto(row *a64.Instruction) a64Emitter {
 
 // sha256 does four rounds. The guest has the state as ABCD and EFGH, and wants one of them, which `unpack` takes out: the host has it as ABEF and
 // CDGH, in the opposite order, and makes two rounds at a time.
-func (t *a64Translator) sha256(w a64Word, abcd, efgh uint8, unpack int) {
+func (t *a64Translator) sha256(w a64.Word, abcd, efgh uint8, unpack int) {
 	const (
 		swap       = 0xb1       // the words of each half
 		low, high  = 0x6c, 0x6d // halves of both
@@ -99,14 +99,14 @@ func (t *a64Translator) sha256(w a64Word, abcd, efgh uint8, unpack int) {
 	t.vector(high, cdgh, t.vectorAt(abcd))
 	t.shuffle(abef, abef, swap)
 	t.shuffle(cdgh, cdgh, swap)
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rm()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rm()))
 	t.sha(shaRounds, cdgh, abef) // which is the next ABEF, and what was that the next CDGH
 	t.shuffle(xmm0, xmm0, upperHalf)
 	t.sha(shaRounds, abef, cdgh)
 	t.shuffle(xmm0, abef, swap)
 	t.shuffle(xmm3, cdgh, swap)
 	t.vectors(unpack, xmm0, xmm3)
-	t.setVector(w.rd(), true)
+	t.setVector(w.Rd(), true)
 }
 
 // sha is an operation of SHA-NI on two vector registers.

@@ -1,6 +1,9 @@
 package amd64
 
-import "sync"
+import (
+	"agentvm/internal/machine/a64"
+	"agentvm/internal/machine/native/blocks"
+)
 
 // a64Flags are what is known of the flags, which the hart has as the operands of what set them: enum flags of src/arm64/hart.h.
 type a64Flags struct {
@@ -9,29 +12,13 @@ type a64Flags struct {
 	looked bool  // not known, but kind is a bound
 }
 
-const (
-	flagsSub64  = 0
-	flagsSub32  = 1
-	flagsLogic  = 2
-	flagsPacked = 3
-)
-
 // NZCV, as fields of instructions and the upper bits of PSTATE have them.
 const (
 	flagV = 1 << iota
 	flagC
 	flagZ
-	flagN
 	packedAt = 28
 )
-
-// sizedFlags is the kind of a subtraction.
-func sizedFlags(wide bool) int32 {
-	if wide {
-		return flagsSub64
-	}
-	return flagsSub32
-}
 
 // hostConditions has the host's for a subtraction; the last two do not depend on flags.
 var hostConditions = [14]byte{equal, notEqual, notBelow, below, negative, notNegative, overflow, notOverflow, above, belowOrEqual, notLess, less, greater, lessOrEqual}
@@ -41,17 +28,17 @@ func (t *a64Translator) condition(c byte) byte {
 	host := hostConditions[c]
 	f := t.flags
 	needsCarry := c>>1 == 1 || c>>1 == 4
-	if f.known && t.flagsAt == t.here() && (f.kind != flagsLogic || !needsCarry) {
+	if f.known && t.flagsAt == t.here() && (f.kind != blocks.FlagsLogic || !needsCarry) {
 		return host
 	}
 	switch {
-	case f.known && f.kind == flagsLogic && needsCarry:
+	case f.known && f.kind == blocks.FlagsLogic && needsCarry:
 		t.noCarry()
-	case f.known && f.kind == flagsLogic:
+	case f.known && f.kind == blocks.FlagsLogic:
 		t.hart(true, opLoad, rax, t.layout.ARM64.FlagA)
 		t.pair(true, opTest, rax, rax)
 	case f.known:
-		t.compareFlags(f.kind == flagsSub64)
+		t.compareFlags(f.kind == blocks.FlagsSub64)
 	default:
 		t.unknownFlags(c)
 	}
@@ -65,68 +52,57 @@ func (t *a64Translator) noCarry() {
 }
 
 // unknownFlags compares the operands of flags of which is not known here what set them. Both operands have their sign when 32 bits count, so that it
-// is only the sign of the difference that differs.
+// is only the sign of the difference that differs. Flags that no operands have are the interpreter's, where the block has not made such.
 func (t *a64Translator) unknownFlags(c byte) {
 	needsCarry, needsSign := c>>1 == 1 || c>>1 == 4, c>>1 == 2 || c>>1 == 3
-	largest := int32(flagsPacked)
-	if t.flags.looked {
-		largest = t.flags.kind
-	}
-	compared := int32(flagsLogic) // up to which comparing 64 bits tells
+	compared := int32(blocks.FlagsLogic) // up to which comparing 64 bits tells
 	switch {
 	case needsCarry:
-		compared = flagsSub32
+		compared = blocks.FlagsSub32
 	case needsSign:
-		compared = flagsSub64
+		compared = blocks.FlagsSub64
 	}
-	if largest <= compared {
+	known, largest := t.flags.looked, t.flags.kind
+	if known && largest <= compared {
 		t.compareFlags(true)
 		return
 	}
-	other, done := t.newLabel(), t.newLabel()
+	packed, other, done := t.miss(), t.newLabel(), t.newLabel()
+	if known && largest == blocks.FlagsPacked {
+		packed = t.newLabel()
+	}
 	t.hart(true, opLoad, rax, t.layout.ARM64.Flags)
-	t.immediate(true, immediateCmp, rax, compared)
-	t.jumpIf(above, other)
-	t.compareFlags(true)
-	t.jump(done)
-	t.bind(other)
-	if needsSign {
-		packed := t.newLabel()
-		if largest == flagsPacked {
-			t.immediate(true, immediateCmp, rax, flagsPacked)
-			t.jumpIf(equal, packed)
-		}
-		logic := t.newLabel()
-		t.immediate(true, immediateCmp, rax, flagsLogic)
-		t.jumpIf(equal, logic)
-		t.compareFlags(false)
+	if !known || largest == blocks.FlagsPacked {
+		t.immediate(true, immediateCmp, rax, blocks.FlagsPacked)
+		t.jumpIf(equal, packed)
+	}
+	switch {
+	case needsCarry:
+		t.immediate(true, immediateCmp, rax, blocks.FlagsLogic)
+		t.jumpIf(notEqual, other)
+		t.noCarry()
 		t.jump(done)
-		t.bind(logic)
+		t.bind(other)
 		t.compareFlags(true)
-		if largest == flagsPacked {
-			t.jump(done)
-			t.bind(packed)
-			t.packedFlags(c)
-		}
-		t.bind(done)
-		return
+	case needsSign:
+		t.immediate(true, immediateCmp, rax, blocks.FlagsSub32)
+		t.jumpIf(equal, other)
+		t.compareFlags(true)
+		t.jump(done)
+		t.bind(other)
+		t.compareFlags(false)
+	default:
+		t.compareFlags(true)
 	}
-	if needsCarry {
-		packed := t.newLabel()
-		if largest == flagsPacked {
-			t.immediate(true, immediateCmp, rax, flagsPacked)
-			t.jumpIf(equal, packed)
-		}
-		t.noCarry() // of a logical operation
-		if largest == flagsPacked {
-			t.jump(done)
-			t.bind(packed)
-		}
-	}
-	if largest == flagsPacked {
+	if known && largest == blocks.FlagsPacked {
+		t.jump(done)
+		t.bind(packed)
 		t.packedFlags(c)
 	}
 	t.bind(done)
+	if !known {
+		t.flags = a64Flags{kind: blocks.FlagsLogic, looked: true}
+	}
 }
 
 // compareFlags compares the operands in the hart.
@@ -145,7 +121,7 @@ func (t *a64Translator) setFlags(kind int32) {
 func (t *a64Translator) subtractFlags(wide bool, a, b register) {
 	t.hart(true, opMove, a, t.layout.ARM64.FlagA)
 	t.hart(true, opMove, b, t.layout.ARM64.FlagB)
-	t.setFlags(sizedFlags(wide))
+	t.setFlags(blocks.SizedFlags(wide))
 }
 
 // keepFlags notes that what was written since the flags were set does not change the host's.
@@ -186,62 +162,35 @@ func (t *a64Translator) packedFlags(c byte) {
 	}
 }
 
-// flagOperands is what the flags NZCV are kept as.
-type flagOperands struct {
-	kind int32
-	a, b uint64
-}
-
-// nzcvOperands are operands for all NZCV: those of a subtraction of 64 bits that has them, or of a logical operation, or NZCV themselves. It is set_nzcv
-// of src/arm64/flags.c.
-var nzcvOperands = sync.OnceValue(func() (all [16]flagOperands) {
-	for flags := range all {
-		all[flags] = flagOperands{flagsPacked, uint64(flags) << packedAt, 0}
-	}
-	all[flagZ] = flagOperands{flagsLogic, 0, 0}
-	for _, s := range [][2]uint64{{0, 1<<64 - 1}, {1, 0}, {1 << 63, 1}, {0, 0}, {0, 1}, {1<<63 - 1, 1<<64 - 1}, {1<<64 - 1, 0}} {
-		a, b := s[0], s[1]
-		flags := (a-b)>>63*flagN | ((a^b)&(a^(a-b)))>>63*flagV
-		if a == b {
-			flags |= flagZ
-		}
-		if a >= b {
-			flags |= flagC
-		}
-		all[flags] = flagOperands{flagsSub64, a, b}
-	}
-	return all
-})
-
 // conditionalCompare is CCMP and CCMN.
-func (t *a64Translator) conditionalCompare(w a64Word) {
-	wide, c := w.wide(), byte(w.field(12, 4))
-	other := nzcvOperands()[w.field(0, 4)]
-	immediate, value := w.bit(11), int32(w.rm())
-	kind := sizedFlags(wide)
+func (t *a64Translator) conditionalCompare(w a64.Word) {
+	wide, c := w.Wide(), byte(w.Field(12, 4))
+	other := blocks.OperandsOf(w.Field(0, 4))
+	immediate, value := w.Bit(11), int32(w.Rm())
+	kind := blocks.SizedFlags(wide)
 	no, done := t.newLabel(), t.newLabel()
 	if c < 14 {
 		t.jumpIf(t.condition(c)^1, no)
 	}
 	switch {
-	case w.bit(30):
+	case w.Bit(30):
 	case immediate: // the flags of a + b are those of a - (-b), and of a alone when b is zero
 		if value == 0 {
-			kind = flagsLogic
+			kind = blocks.FlagsLogic
 		}
 		value = -value
 	default:
-		kind = flagsLogic // or less
-		t.extended(rcx, zr(w.rm()), wide)
-		t.addFlags(zeroA64, zr(w.rn()), wide)
+		kind = blocks.FlagsLogic // or less
+		t.extended(rcx, blocks.ZeroOf(w.Rm()), wide)
+		t.addFlags(blocks.ZeroA64, blocks.ZeroOf(w.Rn()), wide)
 	}
-	if immediate || w.bit(30) {
-		t.extended(rax, zr(w.rn()), wide)
+	if immediate || w.Bit(30) {
+		t.extended(rax, blocks.ZeroOf(w.Rn()), wide)
 		t.hart(true, opMove, rax, t.layout.ARM64.FlagA)
 		if immediate {
 			t.hartSet(t.layout.ARM64.FlagB, value)
 		} else {
-			t.extended(rax, zr(w.rm()), wide)
+			t.extended(rax, blocks.ZeroOf(w.Rm()), wide)
 			t.hart(true, opMove, rax, t.layout.ARM64.FlagB)
 		}
 		t.setFlags(kind)
@@ -251,11 +200,11 @@ func (t *a64Translator) conditionalCompare(w a64Word) {
 	}
 	t.jump(done)
 	t.bind(no)
-	t.hartSet64(t.layout.ARM64.FlagA, other.a)
-	t.hartSet64(t.layout.ARM64.FlagB, other.b)
-	t.hartSet(t.layout.ARM64.Flags, other.kind)
+	t.hartSet64(t.layout.ARM64.FlagA, other.A)
+	t.hartSet64(t.layout.ARM64.FlagB, other.B)
+	t.hartSet(t.layout.ARM64.Flags, other.Kind)
 	t.bind(done)
-	t.flags = a64Flags{kind: max(other.kind, kind), looked: true}
+	t.flags = a64Flags{kind: max(other.Kind, kind), looked: true}
 }
 
 // hartSet64 sets a place in linear memory, which may change rax.
@@ -269,22 +218,22 @@ func (t *a64Translator) hartSet64(at uint32, value uint64) {
 }
 
 // conditionalSelect is CSEL, CSINC, CSINV and CSNEG.
-func (t *a64Translator) conditionalSelect(w a64Word) {
-	c := byte(w.field(12, 4))
-	rn, rm, rd := zr(w.rn()), zr(w.rm()), zr(w.rd())
+func (t *a64Translator) conditionalSelect(w a64.Word) {
+	c := byte(w.Field(12, 4))
+	rn, rm, rd := blocks.ZeroOf(w.Rn()), blocks.ZeroOf(w.Rm()), blocks.ZeroOf(w.Rd())
 	if c >= 14 {
-		t.move32Or64(w.wide(), rax, rn)
+		t.move32Or64(w.Wide(), rax, rn)
 		t.setGuest(rd, rax)
 		return
 	}
-	way := w.field(30, 1)<<1 | w.field(10, 1)
-	if way == 1 && rn == zeroA64 && rm == zeroA64 { // CSET
+	way := w.Field(30, 1)<<1 | w.Field(10, 1)
+	if way == 1 && rn == blocks.ZeroA64 && rm == blocks.ZeroA64 { // CSET
 		t.set(t.condition(c) ^ 1)
 		t.setGuest(rd, rax)
 		return
 	}
 	valid := t.flagsAt == t.here()
-	keeps := rn != zeroA64 && (way == 0 && rm != zeroA64 || way == 1 && rm != zeroA64)
+	keeps := rn != blocks.ZeroA64 && (way == 0 && rm != blocks.ZeroA64 || way == 1 && rm != blocks.ZeroA64)
 	t.copyOf(rm, rdx)
 	switch way {
 	case 1:
@@ -299,7 +248,7 @@ func (t *a64Translator) conditionalSelect(w a64Word) {
 		t.keepFlags()
 	}
 	t.moveIf(true, t.condition(c), rdx, then)
-	if !w.wide() {
+	if !w.Wide() {
 		t.move32(rdx, rdx)
 	}
 	t.setGuest(rd, rdx)

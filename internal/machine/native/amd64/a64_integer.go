@@ -4,12 +4,13 @@ import (
 	"sync"
 
 	"agentvm/internal/machine/a64"
+	"agentvm/internal/machine/native/blocks"
 )
 
-type a64Emitter func(t *a64Translator, w a64Word)
+type a64Emitter func(t *a64Translator, w a64.Word)
 
 // a64Chooser gives what translates a word of a row, nil: the interpreter executes it.
-type a64Chooser func(w a64Word) a64Emitter
+type a64Chooser func(w a64.Word) a64Emitter
 
 // a64Emitters has the rows that are translated, all or some of their words. Branches are not among them.
 // It is made for the first page.
@@ -28,9 +29,9 @@ func allA64Emitters() map[*a64.Instruction]a64Chooser {
 				all[row] = always(e)
 			}
 		} else if row.Group == "system" {
-			all[row] = func(w a64Word) a64Emitter { return a64System(row, w) }
+			all[row] = func(w a64.Word) a64Emitter { return a64System(row, w) }
 		} else if e := a64EmitterOf(row); e != nil {
-			all[row] = func(a64Word) a64Emitter { return e }
+			all[row] = func(a64.Word) a64Emitter { return e }
 		}
 	}
 	return all
@@ -43,7 +44,7 @@ func a64EmitterOf(row *a64.Instruction) a64Emitter {
 			return (*a64Translator).addressOf
 		}
 	case "nop":
-		return func(*a64Translator, a64Word) {}
+		return func(*a64Translator, a64.Word) {}
 	case "alu":
 		return a64ALU(row)
 	case "memory", "vmemory":
@@ -94,35 +95,35 @@ func a64ALU(row *a64.Instruction) a64Emitter {
 
 // setStack notes what is known of SP when an instruction with an immediate operand writes it.
 func (t *a64Translator) setStack(rd, rn uint8, distance int64) {
-	if rd == spA64 {
-		t.stackIsAligned = t.stackIsAligned && rn == spA64 && distance&15 == 0
+	if rd == blocks.StackA64 {
+		t.stackIsAligned = t.stackIsAligned && rn == blocks.StackA64 && distance&15 == 0
 	}
 }
 
 // addressOf is ADR and ADRP.
-func (t *a64Translator) addressOf(w a64Word) {
-	distance := w.signed(5, 19)<<2 | int64(w.field(29, 2))
-	if w.bit(31) {
+func (t *a64Translator) addressOf(w a64.Word) {
+	distance := w.Signed(5, 19)<<2 | int64(w.Field(29, 2))
+	if w.Bit(31) {
 		distance <<= 12
 	} else {
 		distance += int64(t.at)
 	}
-	to := t.target(zr(w.rd()))
+	to := t.target(blocks.ZeroOf(w.Rd()))
 	t.address(to, distance)
-	t.setGuest(zr(w.rd()), to)
+	t.setGuest(blocks.ZeroOf(w.Rd()), to)
 }
 
-func (t *a64Translator) addImmediate(w a64Word) {
-	value := int32(w.field(10, 12))
-	if w.bit(22) {
+func (t *a64Translator) addImmediate(w a64.Word) {
+	value := int32(w.Field(10, 12))
+	if w.Bit(22) {
 		value <<= 12
 	}
-	subtracts := w.bit(30)
-	if w.bit(29) {
-		kind := sizedFlags(w.wide())
+	subtracts := w.Bit(30)
+	if w.Bit(29) {
+		kind := blocks.SizedFlags(w.Wide())
 		if !subtracts { // the flags of a + b are those of a - (-b), and of a alone when b is zero
 			if value == 0 {
-				kind = flagsLogic
+				kind = blocks.FlagsLogic
 			}
 			value = -value
 		}
@@ -132,37 +133,37 @@ func (t *a64Translator) addImmediate(w a64Word) {
 	if subtracts {
 		value = -value
 	}
-	rd, rn := w.rd(), w.rn()
+	rd, rn := w.Rd(), w.Rn()
 	t.setStack(rd, rn, int64(value))
 	to := t.target(rd)
 	switch from := t.inHost[rn]; {
-	case from != 0 && from == to && w.wide():
+	case from != 0 && from == to && w.Wide():
 		if value != 0 {
 			t.immediate(true, immediateAdd, to, value)
 		}
 	case from != 0:
-		t.lea(w.wide(), to, from, value)
+		t.lea(w.Wide(), to, from, value)
 	default:
 		t.copyOf(rn, to)
-		if value != 0 || !w.wide() {
-			t.immediate(w.wide(), immediateAdd, to, value)
+		if value != 0 || !w.Wide() {
+			t.immediate(w.Wide(), immediateAdd, to, value)
 		}
 	}
 	t.setGuest(rd, to)
 }
 
 // compareImmediate is SUBS with an immediate operand, and CMP, when rd is XZR.
-func (t *a64Translator) compareImmediate(w a64Word, kind, value int32) {
-	wide, rn, rd := w.wide(), w.rn(), zr(w.rd())
+func (t *a64Translator) compareImmediate(w a64.Word, kind, value int32) {
+	wide, rn, rd := w.Wide(), w.Rn(), blocks.ZeroOf(w.Rd())
 	a := t.inHost[rn]
-	if !wide || a == 0 || rd != zeroA64 {
+	if !wide || a == 0 || rd != blocks.ZeroA64 {
 		t.extended(rax, rn, wide)
 		a = rax
 	}
 	t.hart(true, opMove, a, t.layout.ARM64.FlagA)
 	t.hartSet(t.layout.ARM64.FlagB, value)
 	t.setFlags(kind)
-	if rd == zeroA64 {
+	if rd == blocks.ZeroA64 {
 		t.immediate(wide, immediateCmp, a, value)
 	} else {
 		t.immediate(wide, immediateSub, rax, value)
@@ -172,9 +173,9 @@ func (t *a64Translator) compareImmediate(w a64Word, kind, value int32) {
 }
 
 // a64LogicalImmediate gives the mask of a logical instruction (C3.4.2, DecodeBitMasks); the table has none of those that are reserved.
-func a64LogicalImmediate(w a64Word) uint64 {
-	rotation, ones, size := w.field(16, 6), w.field(10, 6), uint32(64)
-	if !w.bit(22) {
+func a64LogicalImmediate(w a64.Word) uint64 {
+	rotation, ones, size := w.Field(16, 6), w.Field(10, 6), uint32(64)
+	if !w.Bit(22) {
 		for size = 32; size > 1 && ones&size != 0; {
 			size /= 2
 		}
@@ -190,7 +191,7 @@ func a64LogicalImmediate(w a64Word) uint64 {
 	for ; size < 64; size *= 2 {
 		element |= element << size
 	}
-	if !w.wide() {
+	if !w.Wide() {
 		element = uint64(uint32(element))
 	}
 	return element
@@ -220,13 +221,13 @@ var logicOperations = [4]struct {
 	to, pair  int
 }{{immediateAnd, opAndTo, opAnd}, {immediateOr, opOrTo, opOr}, {immediateXor, opXorTo, opXor}, {immediateAnd, opAndTo, opAnd}}
 
-func (t *a64Translator) logicImmediate(w a64Word) {
-	kind, wide, mask := w.field(29, 2), w.wide(), a64LogicalImmediate(w)
-	rn, rd := zr(w.rn()), w.rd()
+func (t *a64Translator) logicImmediate(w a64.Word) {
+	kind, wide, mask := w.Field(29, 2), w.Wide(), a64LogicalImmediate(w)
+	rn, rd := blocks.ZeroOf(w.Rn()), w.Rd()
 	if kind == 3 {
-		rd = zr(rd)
+		rd = blocks.ZeroOf(rd)
 	}
-	if rd == spA64 {
+	if rd == blocks.StackA64 {
 		t.stackIsAligned = false
 	}
 	op := logicOperations[kind]
@@ -242,7 +243,7 @@ func (t *a64Translator) logicImmediate(w a64Word) {
 		t.logicFlags(wide, rd)
 		return
 	}
-	if kind == 1 && rn == zeroA64 { // MOV
+	if kind == 1 && rn == blocks.ZeroA64 { // MOV
 		to := t.target(rd)
 		t.constant64(to, mask)
 		t.setGuest(rd, to)
@@ -263,7 +264,7 @@ func (t *a64Translator) logicImmediate(w a64Word) {
 
 // logicFlags gives a register what is in rax, and the flags of it.
 func (t *a64Translator) logicFlags(wide bool, rd uint8) {
-	if rd != zeroA64 {
+	if rd != blocks.ZeroA64 {
 		t.setGuest(rd, rax)
 	}
 	if !wide {
@@ -271,19 +272,19 @@ func (t *a64Translator) logicFlags(wide bool, rd uint8) {
 	}
 	t.hart(true, opMove, rax, t.layout.ARM64.FlagA)
 	t.hartSet(t.layout.ARM64.FlagB, 0)
-	t.setFlags(flagsLogic)
+	t.setFlags(blocks.FlagsLogic)
 	t.pair(true, opTest, rax, rax)
 	t.keepFlags()
 }
 
-func (t *a64Translator) moveWide(w a64Word) {
-	shift := uint8(w.field(21, 2) * 16)
-	value, rd := uint64(w.field(5, 16))<<shift, zr(w.rd())
+func (t *a64Translator) moveWide(w a64.Word) {
+	shift := uint8(w.Field(21, 2) * 16)
+	value, rd := uint64(w.Field(5, 16))<<shift, blocks.ZeroOf(w.Rd())
 	to := t.target(rd)
-	switch w.field(29, 2) {
+	switch w.Field(29, 2) {
 	case 0:
 		value = ^value
-		if !w.wide() {
+		if !w.Wide() {
 			value = uint64(uint32(value))
 		}
 		t.constant64(to, value)
@@ -291,31 +292,31 @@ func (t *a64Translator) moveWide(w a64Word) {
 		t.constant64(to, value)
 	default: // MOVK: the part comes to the right, and goes back
 		t.copyOf(rd, to)
-		if !w.wide() {
+		if !w.Wide() {
 			t.move32(to, to)
 		}
 		if shift != 0 {
-			t.shift(w.wide(), rotateRight, to, shift)
+			t.shift(w.Wide(), rotateRight, to, shift)
 		}
-		t.immediate(w.wide(), immediateAnd, to, -1<<16)
-		if part := int32(w.field(5, 16)); part != 0 {
-			t.immediate(w.wide(), immediateOr, to, part)
+		t.immediate(w.Wide(), immediateAnd, to, -1<<16)
+		if part := int32(w.Field(5, 16)); part != 0 {
+			t.immediate(w.Wide(), immediateOr, to, part)
 		}
 		if shift != 0 {
-			t.shift(w.wide(), rotateLeft, to, shift)
+			t.shift(w.Wide(), rotateLeft, to, shift)
 		}
 	}
 	t.setGuest(rd, to)
 }
 
 // bitField is SBFM, BFM and UBFM: up to the top, then down to their place.
-func (t *a64Translator) bitField(w a64Word) {
-	wide, top := w.wide(), uint8(31)
+func (t *a64Translator) bitField(w a64.Word) {
+	wide, top := w.Wide(), uint8(31)
 	if wide {
 		top = 63
 	}
-	r, s, kind := uint8(w.field(16, 6)), uint8(w.field(10, 6)), w.field(29, 2)
-	rn, rd := zr(w.rn()), zr(w.rd())
+	r, s, kind := uint8(w.Field(16, 6)), uint8(w.Field(10, 6)), w.Field(29, 2)
+	rn, rd := blocks.ZeroOf(w.Rn()), blocks.ZeroOf(w.Rd())
 	up, down := top-s, r-s-1
 	if s >= r {
 		down = top - s + r
@@ -360,15 +361,15 @@ func (t *a64Translator) bitField(w a64Word) {
 }
 
 // insert is BFM.
-func (t *a64Translator) insert(w a64Word, up, down, top uint8) {
-	wide, size := w.wide(), top+1
-	r, s := uint8(w.field(16, 6)), uint8(w.field(10, 6))
-	rd := zr(w.rd())
+func (t *a64Translator) insert(w a64.Word, up, down, top uint8) {
+	wide, size := w.Wide(), top+1
+	r, s := uint8(w.Field(16, 6)), uint8(w.Field(10, 6))
+	rd := blocks.ZeroOf(w.Rd())
 	width, at := s+1, size-r // of the bits, and where they go
 	if s >= r {
 		width, at = s-r+1, 0
 	}
-	t.move32Or64(wide, rax, zr(w.rn()))
+	t.move32Or64(wide, rax, blocks.ZeroOf(w.Rn()))
 	if up != 0 {
 		t.shift(wide, shiftLeft, rax, up)
 	}
@@ -390,12 +391,12 @@ func (t *a64Translator) insert(w a64Word, up, down, top uint8) {
 	t.setGuest(rd, rax)
 }
 
-func (t *a64Translator) extract(w a64Word) {
-	wide, low, size := w.wide(), uint8(w.field(10, 6)), uint8(32)
+func (t *a64Translator) extract(w a64.Word) {
+	wide, low, size := w.Wide(), uint8(w.Field(10, 6)), uint8(32)
 	if wide {
 		size = 64
 	}
-	rn, rm, rd := zr(w.rn()), zr(w.rm()), zr(w.rd())
+	rn, rm, rd := blocks.ZeroOf(w.Rn()), blocks.ZeroOf(w.Rm()), blocks.ZeroOf(w.Rd())
 	t.move32Or64(wide, rax, rm)
 	switch {
 	case low == 0:
@@ -412,12 +413,12 @@ func (t *a64Translator) extract(w a64Word) {
 
 var a64Shifts = [4]byte{shiftLeft, shiftRight, shiftArithmetic, rotateRight}
 
-func (t *a64Translator) shiftedRegister(w a64Word) {
-	wide, isLogic := w.wide(), !w.bit(24)
-	kind, amount, inverts := w.field(22, 2), uint8(w.field(10, 6)), isLogic && w.bit(21)
-	rn, rm, rd := zr(w.rn()), zr(w.rm()), zr(w.rd())
+func (t *a64Translator) shiftedRegister(w a64.Word) {
+	wide, isLogic := w.Wide(), !w.Bit(24)
+	kind, amount, inverts := w.Field(22, 2), uint8(w.Field(10, 6)), isLogic && w.Bit(21)
+	rn, rm, rd := blocks.ZeroOf(w.Rn()), blocks.ZeroOf(w.Rm()), blocks.ZeroOf(w.Rd())
 	plain := amount == 0 && !inverts
-	if isLogic && w.field(29, 2) == 1 && plain && rn == zeroA64 { // MOV
+	if isLogic && w.Field(29, 2) == 1 && plain && rn == blocks.ZeroA64 { // MOV
 		if from := t.inHost[rm]; from != 0 && wide {
 			t.setGuest(rd, from)
 			return
@@ -452,8 +453,8 @@ func (t *a64Translator) combine(wide bool, op int, to register, rm uint8, plain 
 	t.pair(wide, op, to, rcx)
 }
 
-func (t *a64Translator) logic(w a64Word, rd, rn, rm uint8, plain bool) {
-	wide, kind := w.wide(), w.field(29, 2)
+func (t *a64Translator) logic(w a64.Word, rd, rn, rm uint8, plain bool) {
+	wide, kind := w.Wide(), w.Field(29, 2)
 	op := logicOperations[kind].to
 	if kind == 3 {
 		t.copyOf(rn, rax)
@@ -468,9 +469,9 @@ func (t *a64Translator) logic(w a64Word, rd, rn, rm uint8, plain bool) {
 }
 
 // addOrSubtract has its second operand in rm, when that is plain, or in rcx.
-func (t *a64Translator) addOrSubtract(w a64Word, rd, rn, rm uint8, plain bool) {
-	wide, subtracts := w.wide(), w.bit(30)
-	if !w.bit(29) {
+func (t *a64Translator) addOrSubtract(w a64.Word, rd, rn, rm uint8, plain bool) {
+	wide, subtracts := w.Wide(), w.Bit(30)
+	if !w.Bit(29) {
 		op := opAddTo
 		if subtracts {
 			op = opSubTo
@@ -496,12 +497,12 @@ func (t *a64Translator) addOrSubtract(w a64Word, rd, rn, rm uint8, plain bool) {
 		return
 	}
 	a := t.inHost[rn]
-	if !wide || a == 0 || rd != zeroA64 {
+	if !wide || a == 0 || rd != blocks.ZeroA64 {
 		t.extended(rax, rn, wide)
 		a = rax
 	}
 	t.subtractFlags(wide, a, b)
-	if rd == zeroA64 {
+	if rd == blocks.ZeroA64 {
 		t.pair(wide, opCmp, b, a)
 	} else {
 		t.pair(wide, opSub, b, rax)
@@ -517,35 +518,35 @@ func (t *a64Translator) addFlags(rd, rn uint8, wide bool) {
 	t.set(equal)
 	t.move(rdx, rax)
 	if wide {
-		t.shift(false, shiftLeft, rdx, 1) // flagsSub64 or flagsLogic
+		t.shift(false, shiftLeft, rdx, 1) // blocks.FlagsSub64 or blocks.FlagsLogic
 	} else {
-		t.immediate(false, immediateAdd, rdx, flagsSub32) // or flagsLogic
+		t.immediate(false, immediateAdd, rdx, blocks.FlagsSub32) // or blocks.FlagsLogic
 		t.pair(true, opSignExtendWord, rcx, rcx)
 	}
 	t.extended(rax, rn, wide)
 	t.hart(true, opMove, rax, t.layout.ARM64.FlagA)
 	t.hart(true, opMove, rcx, t.layout.ARM64.FlagB)
 	t.hart(true, opMove, rdx, t.layout.ARM64.Flags)
-	t.flags, t.flagsAt = a64Flags{kind: flagsLogic, looked: true}, 0
-	if rd != zeroA64 {
+	t.flags, t.flagsAt = a64Flags{kind: blocks.FlagsLogic, looked: true}, 0
+	if rd != blocks.ZeroA64 {
 		t.pair(wide, opSub, rcx, rax)
 		t.setGuest(rd, rax)
 	}
 }
 
-func (t *a64Translator) extendedRegister(w a64Word) {
-	rm, rn, rd := zr(w.rm()), w.rn(), w.rd()
-	if w.bit(29) {
-		rd = zr(rd)
+func (t *a64Translator) extendedRegister(w a64.Word) {
+	rm, rn, rd := blocks.ZeroOf(w.Rm()), w.Rn(), w.Rd()
+	if w.Bit(29) {
+		rd = blocks.ZeroOf(rd)
 	}
-	if rd == spA64 {
+	if rd == blocks.StackA64 {
 		t.stackIsAligned = false
 	}
-	t.extend(rcx, rm, w.field(13, 3))
-	if shift := uint8(w.field(10, 3)); shift != 0 {
+	t.extend(rcx, rm, w.Field(13, 3))
+	if shift := uint8(w.Field(10, 3)); shift != 0 {
 		t.shift(true, shiftLeft, rcx, shift)
 	}
-	t.addOrSubtract(w, rd, rn, zeroA64, false)
+	t.addOrSubtract(w, rd, rn, blocks.ZeroA64, false)
 }
 
 // extend loads a register as `option` says (B.ExtendReg).
@@ -577,52 +578,52 @@ func (t *a64Translator) extend(to register, r uint8, option uint32) {
 func a64OneSource(name string) a64Emitter {
 	switch name {
 	case "rev.x":
-		return func(t *a64Translator, w a64Word) {
-			t.copyOf(zr(w.rn()), rax)
+		return func(t *a64Translator, w a64.Word) {
+			t.copyOf(blocks.ZeroOf(w.Rn()), rax)
 			t.swapBytes()
-			t.setGuest(zr(w.rd()), rax)
+			t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 		}
 	case "rev.w", "rev32.x":
-		return func(t *a64Translator, w a64Word) {
-			t.copyOf(zr(w.rn()), rax)
+		return func(t *a64Translator, w a64.Word) {
+			t.copyOf(blocks.ZeroOf(w.Rn()), rax)
 			t.swapBytes()
-			if w.wide() {
+			if w.Wide() {
 				t.shift(true, rotateRight, rax, 32)
 			} else {
 				t.shift(true, shiftRight, rax, 32)
 			}
-			t.setGuest(zr(w.rd()), rax)
+			t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 		}
 	case "rev16.w":
-		return func(t *a64Translator, w a64Word) {
-			t.copyOf(zr(w.rn()), rax)
+		return func(t *a64Translator, w a64.Word) {
+			t.copyOf(blocks.ZeroOf(w.Rn()), rax)
 			t.swapBytes()
 			t.shift(true, shiftRight, rax, 32)
 			t.shift(false, rotateRight, rax, 16)
-			t.setGuest(zr(w.rd()), rax)
+			t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 		}
 	case "clz.w", "clz.x":
-		return func(t *a64Translator, w a64Word) {
-			t.move32Or64(w.wide(), rax, zr(w.rn()))
-			t.leadingZeros(w.wide())
-			t.setGuest(zr(w.rd()), rax)
+		return func(t *a64Translator, w a64.Word) {
+			t.move32Or64(w.Wide(), rax, blocks.ZeroOf(w.Rn()))
+			t.leadingZeros(w.Wide())
+			t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 		}
 	case "cls.w", "cls.x": // how many bits below the sign equal it
-		return func(t *a64Translator, w a64Word) {
-			t.extended(rax, zr(w.rn()), w.wide())
+		return func(t *a64Translator, w a64.Word) {
+			t.extended(rax, blocks.ZeroOf(w.Rn()), w.Wide())
 			t.move(rcx, rax)
 			t.shift(true, shiftLeft, rcx, 1)
 			t.pair(true, opXor, rcx, rax)
 			t.immediate(true, immediateOr, rax, 1)
-			if !w.wide() {
+			if !w.Wide() {
 				t.move32(rax, rax)
 			}
-			t.leadingZeros(w.wide())
-			t.setGuest(zr(w.rd()), rax)
+			t.leadingZeros(w.Wide())
+			t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 		}
 	case "rbit.w", "rbit.x":
-		return func(t *a64Translator, w a64Word) {
-			t.copyOf(zr(w.rn()), rax)
+		return func(t *a64Translator, w a64.Word) {
+			t.copyOf(blocks.ZeroOf(w.Rn()), rax)
 			for i, mask := range []uint64{0x5555555555555555, 0x3333333333333333, 0x0f0f0f0f0f0f0f0f} {
 				t.constant64(rcx, mask)
 				t.move(rdx, rax)
@@ -633,10 +634,10 @@ func a64OneSource(name string) a64Emitter {
 				t.pair(true, opOr, rdx, rax)
 			}
 			t.swapBytes()
-			if !w.wide() {
+			if !w.Wide() {
 				t.shift(true, shiftRight, rax, 32)
 			}
-			t.setGuest(zr(w.rd()), rax)
+			t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 		}
 	}
 	return nil
@@ -667,21 +668,21 @@ func a64TwoSources(name string) a64Emitter {
 		if name == "smulh" {
 			op = unaryMultiplySigned
 		}
-		return func(t *a64Translator, w a64Word) {
-			t.copyOf(zr(w.rn()), rax)
-			t.copyOf(zr(w.rm()), rcx)
+		return func(t *a64Translator, w a64.Word) {
+			t.copyOf(blocks.ZeroOf(w.Rn()), rax)
+			t.copyOf(blocks.ZeroOf(w.Rm()), rcx)
 			t.unary(true, op, rcx)
-			t.setGuest(zr(w.rd()), rdx)
+			t.setGuest(blocks.ZeroOf(w.Rd()), rdx)
 		}
 	case "lslv.w", "lslv.x", "lsrv.w", "lsrv.x", "asrv.w", "asrv.x", "rorv.w", "rorv.x":
-		return func(t *a64Translator, w a64Word) {
-			t.copyOf(zr(w.rm()), rcx)
-			t.move32Or64(w.wide(), rax, zr(w.rn()))
-			t.shiftCL(w.wide(), a64Shifts[w.field(10, 2)], rax)
-			if !w.wide() {
+		return func(t *a64Translator, w a64.Word) {
+			t.copyOf(blocks.ZeroOf(w.Rm()), rcx)
+			t.move32Or64(w.Wide(), rax, blocks.ZeroOf(w.Rn()))
+			t.shiftCL(w.Wide(), a64Shifts[w.Field(10, 2)], rax)
+			if !w.Wide() {
 				t.move32(rax, rax) // by zero nothing is written
 			}
-			t.setGuest(zr(w.rd()), rax)
+			t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 		}
 	case "adc.w", "adc.x", "sbc.w", "sbc.x":
 		return (*a64Translator).withCarry
@@ -692,24 +693,24 @@ func a64TwoSources(name string) a64Emitter {
 }
 
 // withCarry is ADC and SBC without flags.
-func (t *a64Translator) withCarry(w a64Word) {
-	wide := w.wide()
+func (t *a64Translator) withCarry(w a64.Word) {
+	wide := w.Wide()
 	t.set(t.condition(2)) // C
 	t.move(rdx, rax)
-	t.copyOf(zr(w.rm()), rcx)
-	if w.bit(30) {
+	t.copyOf(blocks.ZeroOf(w.Rm()), rcx)
+	if w.Bit(30) {
 		t.immediate(true, immediateXor, rcx, -1)
 	}
-	t.copyOf(zr(w.rn()), rax)
+	t.copyOf(blocks.ZeroOf(w.Rn()), rax)
 	t.pair(wide, opAdd, rcx, rax)
 	t.pair(wide, opAdd, rdx, rax)
-	t.setGuest(zr(w.rd()), rax)
+	t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 }
 
 // withCarryAndFlags is ADCS and SBCS: with a carry the difference of a and ~b, without one their sum.
-func (t *a64Translator) withCarryAndFlags(w a64Word) {
-	wide, subtracts := w.wide(), w.bit(30)
-	rn, rm, rd := zr(w.rn()), zr(w.rm()), zr(w.rd())
+func (t *a64Translator) withCarryAndFlags(w a64.Word) {
+	wide, subtracts := w.Wide(), w.Bit(30)
+	rn, rm, rd := blocks.ZeroOf(w.Rn()), blocks.ZeroOf(w.Rm()), blocks.ZeroOf(w.Rd())
 	sum, done := t.newLabel(), t.newLabel()
 	second := func(inverted bool) {
 		t.extended(rcx, rm, wide)
@@ -731,11 +732,11 @@ func (t *a64Translator) withCarryAndFlags(w a64Word) {
 }
 
 // divide never traps: dividing by zero gives zero, the smallest number by -1 itself.
-func (t *a64Translator) divide(w a64Word) {
-	wide, isSigned := w.wide(), w.bit(10)
+func (t *a64Translator) divide(w a64.Word) {
+	wide, isSigned := w.Wide(), w.Bit(10)
 	done, zero, negate := t.newLabel(), t.newLabel(), t.newLabel()
-	t.move32Or64(wide, rax, zr(w.rn()))
-	t.copyOf(zr(w.rm()), rcx)
+	t.move32Or64(wide, rax, blocks.ZeroOf(w.Rn()))
+	t.copyOf(blocks.ZeroOf(w.Rm()), rcx)
 	t.pair(wide, opTest, rcx, rcx)
 	t.jumpIf(equal, zero)
 	if isSigned {
@@ -756,14 +757,14 @@ func (t *a64Translator) divide(w a64Word) {
 	t.bind(zero)
 	t.constant(rax, 0)
 	t.bind(done)
-	t.setGuest(zr(w.rd()), rax)
+	t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 }
 
 // multiplyAdd is MADD, MSUB and those whose factors have 32 bits.
-func (t *a64Translator) multiplyAdd(w a64Word) {
-	wide, subtracts := w.wide(), w.bit(15)
-	rn, rm, ra, rd := zr(w.rn()), zr(w.rm()), zr(w.ra()), zr(w.rd())
-	switch w.field(21, 3) {
+func (t *a64Translator) multiplyAdd(w a64.Word) {
+	wide, subtracts := w.Wide(), w.Bit(15)
+	rn, rm, ra, rd := blocks.ZeroOf(w.Rn()), blocks.ZeroOf(w.Rm()), blocks.ZeroOf(w.Ra()), blocks.ZeroOf(w.Rd())
+	switch w.Field(21, 3) {
 	case 1:
 		t.extended(rax, rn, false)
 		t.extended(rcx, rm, false)
@@ -777,9 +778,9 @@ func (t *a64Translator) multiplyAdd(w a64Word) {
 		t.operation(wide, opImul, rax, rm)
 	}
 	switch {
-	case ra == zeroA64 && subtracts:
+	case ra == blocks.ZeroA64 && subtracts:
 		t.unary(wide, unaryNegate, rax)
-	case ra == zeroA64:
+	case ra == blocks.ZeroA64:
 	case subtracts:
 		t.copyOf(ra, rdx)
 		t.pair(wide, opSub, rax, rdx)

@@ -7,138 +7,14 @@ import (
 	"agentvm/internal/machine/native/blocks"
 )
 
-// a64Access is what a load or store does.
-type a64Access struct {
-	size   uint8 // of each register, in bytes
-	count  uint8 // of registers: 1 or 2
-	loads  bool
-	vector bool
-	signed uint8 // a load extends with the sign to so many bits; 0: with zeros
-	user   bool  // it is made as EL0 would
-	way    way
-	rt     [2]uint8
-	base   uint8
-	offset int64
-}
-
-// way is how an address is made.
-type way uint8
-
-const (
-	byOffset way = iota
-	byIndex
-	byPC
-	before // the base is changed, then used
-	after  // used, then changed
-)
-
-// accessOf takes the operands of a load or store out of its word.
-func accessOf(row *a64.Instruction, w a64Word) a64Access {
-	a := a64Access{count: 1, vector: row.Group == "vmemory", base: w.rn(), rt: [2]uint8{w.rd(), w.ra()}}
-	if row.Format == a64.FormatLSP {
-		a.count = 2
-		a.loads = w.bit(22)
-		switch {
-		case a.vector:
-			a.size = 4 << w.field(30, 2)
-		case w.bit(31):
-			a.size = 8
-		default:
-			a.size = 4
-			if w.bit(30) {
-				a.signed = 64
-			}
-		}
-		a.offset = w.signed(15, 7) * int64(a.size)
-		a.way = [4]way{byOffset, after, byOffset, before}[w.field(23, 2)]
-		return a
-	}
-	scale, opc := w.field(30, 2), w.field(22, 2)
-	if row.Format == a64.FormatLSL {
-		a.loads, a.way, a.offset = true, byPC, w.signed(5, 19)*4
-		switch {
-		case a.vector:
-			a.size = 4 << scale
-		case scale == 1:
-			a.size = 8
-		default:
-			a.size = 4
-			if scale == 2 {
-				a.signed = 64
-			}
-		}
-		return a
-	}
-	if a.vector {
-		scale += opc >> 1 * 4
-		a.loads = opc&1 != 0
-	} else {
-		a.loads = opc != 0
-		a.signed = [4]uint8{0, 0, 64, 32}[opc]
-	}
-	a.size = 1 << scale
-	switch row.Format {
-	case a64.FormatLSU:
-		a.offset = int64(w.field(10, 12)) << scale
-	case a64.FormatLSR:
-		a.way = byIndex
-	default:
-		a.offset = w.signed(12, 9)
-		a.way = [4]way{byOffset, after, byOffset, before}[w.field(10, 2)]
-		a.user = w.field(10, 2) == 2
-	}
-	return a
-}
-
-// changesBase says whether the access writes its base register.
-func (a *a64Access) changesBase() bool { return a.way == before || a.way == after }
-
-// writes has the general registers that an access writes, as bits.
-func (a *a64Access) writes() (set uint32) {
-	if a.loads && !a.vector {
-		for _, r := range a.rt[:a.count] {
-			if r != 31 {
-				set |= 1 << r
-			}
-		}
-	}
-	if a.changesBase() {
-		set |= 1 << a.base
-	}
-	return set
-}
-
-// accessA64 says what an instruction does to memory by a register and a constant, and what registers it writes; too many do no harm.
-func accessA64(d *a64Instruction) blocks.Access {
-	w := d.word
-	switch {
-	case d.row == nil:
-		return blocks.Access{Writes: ^uint32(0)}
-	case d.row.Group == "memory" && d.row.Format == a64.FormatEXCL, d.row.Group == "atomic":
-		return blocks.Access{Writes: 1<<w.rd() | 1<<w.rm()}
-	case d.row.Group == "memory" || d.row.Group == "vmemory":
-		a := accessOf(d.row, w)
-		if a.way == byOffset && !a.user {
-			return blocks.Access{Base: a.base, Low: a.offset, Size: int64(a.size) * int64(a.count), Store: !a.loads, Writes: a.writes()}
-		}
-		return blocks.Access{Writes: a.writes()}
-	case d.row.Group == "exclusive":
-		return blocks.Access{Writes: 1<<w.rd() | 1<<w.rm()}
-	case d.row.Group == "structure":
-		return blocks.Access{Writes: 1 << w.rn()}
-	}
-	return blocks.Access{Writes: 1 << w.rd()} // in other formats bits 4 to 0 are something else
-}
-
 // a64Memory translates loads and stores.
 func a64Memory(row *a64.Instruction) a64Emitter {
 	if row.Format == a64.FormatEXCL {
-		return func(t *a64Translator, w a64Word) { t.ordered(row, w) }
+		return func(t *a64Translator, w a64.Word) { t.ordered(row, w) }
 	}
-	return func(t *a64Translator, w a64Word) {
-		a := accessOf(row, w)
-		overlaps := a.changesBase() && !a.vector && (a.rt[0] == a.base || a.count == 2 && a.rt[1] == a.base) && a.base != spA64
-		if overlaps { // which the architecture leaves open
+	return func(t *a64Translator, w a64.Word) {
+		a := (&blocks.A64{Row: row, Word: w}).Operands()
+		if a.Overlaps() { // which the architecture leaves open
 			t.jump(t.miss())
 			return
 		}
@@ -156,30 +32,30 @@ func a64Structure(row *a64.Instruction) a64Emitter {
 	}
 	repeats := name == "ld1r"
 	isPost := strings.HasSuffix(row.Name, ".post")
-	return func(t *a64Translator, w a64Word) {
+	return func(t *a64Translator, w a64.Word) {
 		size, table := uint8(8), t.layout.Read
 		switch {
 		case repeats:
-			size = 1 << w.field(10, 2)
-		case w.bit(30):
+			size = 1 << w.Field(10, 2)
+		case w.Bit(30):
 			size = 16
 		}
-		if !w.bit(22) {
+		if !w.Bit(22) {
 			table = t.layout.Write
 		}
 		t.floatOn()
-		t.alignedStack(w.rn())
-		t.copyOf(w.rn(), rax)
+		t.alignedStack(w.Rn())
+		t.copyOf(w.Rn(), rax)
 		t.lookUp(table, int32(size)*int32(count), t.miss())
 		for i := range count {
-			a := a64Access{size: size, count: 1, vector: true, rt: [2]uint8{(w.rd() + i) & 31}}
+			a := blocks.AccessA64{Size: size, Count: 1, Vector: true, Rt: [2]uint8{(w.Rd() + i) & 31}}
 			switch {
 			case repeats:
 				op, wide := loadOf(size, 0)
 				t.indexed(wide, op, rax, memory, rax, 0)
 				t.broadcast(size)
-				t.setHalves(w.rd(), w.bit(30))
-			case w.bit(22):
+				t.setHalves(w.Rd(), w.Bit(30))
+			case w.Bit(22):
 				t.load(&a, rax, uint32(i)*uint32(size))
 			default:
 				t.storeRegisters(&a, rax, uint32(i)*uint32(size))
@@ -192,15 +68,15 @@ func a64Structure(row *a64.Instruction) a64Emitter {
 }
 
 // moveBase adds a register to the base of an access of structures, or their size when it is XZR.
-func (t *a64Translator) moveBase(w a64Word, size int32) {
-	base := w.rn()
+func (t *a64Translator) moveBase(w a64.Word, size int32) {
+	base := w.Rn()
 	t.copyOf(base, rax)
-	if w.rm() == 31 {
+	if w.Rm() == 31 {
 		t.immediate(true, immediateAdd, rax, size)
 		t.setStack(base, base, int64(size))
 	} else {
-		t.operation(true, opAddTo, rax, w.rm())
-		if base == spA64 {
+		t.operation(true, opAddTo, rax, w.Rm())
+		if base == blocks.StackA64 {
 			t.stackIsAligned = false
 		}
 	}
@@ -209,11 +85,11 @@ func (t *a64Translator) moveBase(w a64Word, size int32) {
 
 // alignedStack leaves when SP is the base of an access and no multiple of 16.
 func (t *a64Translator) alignedStack(base uint8) {
-	if base != spA64 || t.stackIsAligned {
+	if base != blocks.StackA64 || t.stackIsAligned {
 		return
 	}
 	t.stackIsAligned = true
-	t.move32(rax, t.inHost[spA64])
+	t.move32(rax, t.inHost[blocks.StackA64])
 	t.immediate(false, immediateAnd, rax, 15)
 	t.jumpIf(notEqual, t.miss())
 }
@@ -231,63 +107,76 @@ func (t *a64Translator) floatOn() {
 	t.jumpIf(notEqual, t.miss())
 }
 
-func (t *a64Translator) access(a *a64Access, w a64Word) {
-	if a.vector {
+func (t *a64Translator) access(a *blocks.AccessA64, w a64.Word) {
+	if a.Vector {
 		t.floatOn()
 	}
-	if a.way != byPC {
-		t.alignedStack(a.base)
+	if a.Way != blocks.ByPC {
+		t.alignedStack(a.Base)
 	}
-	at, distance := t.placeOf(a, w)
-	if a.loads {
+	switch at, distance, has := t.placeOf(a, w); {
+	case a.Loads:
 		t.load(a, at, distance)
-	} else {
+	case has:
 		t.storeRegisters(a, at, distance)
+	default:
+		t.lookUpAcross(t.layout.Write, int32(a.Size)*int32(a.Count), func() { t.storeRegisters(a, rax, 0) })
 	}
-	if a.changesBase() {
-		t.setStack(a.base, a.base, a.offset)
-		if r := t.inHost[a.base]; r != 0 {
-			t.lea(true, r, r, int32(a.offset))
+	if a.ChangesBase() {
+		t.setStack(a.Base, a.Base, a.Offset)
+		if r := t.inHost[a.Base]; r != 0 {
+			t.lea(true, r, r, int32(a.Offset))
 		} else {
-			t.hartAdd(t.layout.X+8*uint32(a.base), int32(a.offset))
-			t.forget(a.base)
+			t.hartAdd(t.layout.X+8*uint32(a.Base), int32(a.Offset))
+			t.forget(a.Base)
 		}
 	}
 }
 
-// placeOf gives a register with an address in linear memory, and the distance from there, of an access.
-func (t *a64Translator) placeOf(a *a64Access, w a64Word) (at register, distance uint32) {
-	table, size := t.layout.Read, int32(a.size)*int32(a.count)
-	if !a.loads {
+// copies says whether an access is one of those with which memory is copied and set, wherever that is. They are looked up where they are in two pages, too,
+// which takes a second store in the code.
+func copies(a *blocks.AccessA64) bool { return a.Vector && a.Size == 16 }
+
+// placeOf gives a register with an address in linear memory, and the distance from there, of an access. It is false for stores that are to be looked up
+// yet.
+func (t *a64Translator) placeOf(a *blocks.AccessA64, w a64.Word) (at register, distance uint32, has bool) {
+	table, size := t.layout.Read, int32(a.Size)*int32(a.Count)
+	if !a.Loads {
 		table = t.layout.Write
 	}
-	switch a.way {
-	case byPC:
-		t.address(rax, int64(t.at)+a.offset)
-	case byIndex:
-		t.extend(rax, zr(w.rm()), w.field(13, 3))
-		if w.bit(12) && a.size > 1 {
+	switch a.Way {
+	case blocks.ByPC:
+		t.address(rax, int64(t.at)+a.Offset)
+	case blocks.ByIndex:
+		t.extend(rax, blocks.ZeroOf(w.Rm()), w.Field(13, 3))
+		if w.Bit(12) && a.Size > 1 {
 			shift := uint8(0)
-			for s := a.size; s > 1; s /= 2 {
+			for s := a.Size; s > 1; s /= 2 {
 				shift++
 			}
 			t.shift(true, shiftLeft, rax, shift)
 		}
-		t.operation(true, opAddTo, rax, a.base)
-	case after:
-		t.copyOf(a.base, rax)
+		t.operation(true, opAddTo, rax, a.Base)
+	case blocks.After:
+		t.copyOf(a.Base, rax)
 	default:
-		if g := t.groups[t.at/2]; g != nil && a.way == byOffset {
-			return t.located(a.base, g, a.offset, t.baseAt)
+		if g := t.groups[t.at/2]; g != nil && a.Way == blocks.ByOffset {
+			at, distance = t.located(a.Base, g, a.Offset, t.baseAt)
+			return at, distance, true
 		}
-		t.baseAt(rax, a.base, a.offset)
+		t.baseAt(rax, a.Base, a.Offset)
 	}
-	if a.user {
+	switch {
+	case a.User:
 		t.lookUpUser(table, size)
-	} else {
+	case a.Loads:
+		t.lookUpAcross(table, size, nil)
+	case copies(a):
+		return rax, 0, false
+	default:
 		t.lookUp(table, size, t.miss())
 	}
-	return rax, 0
+	return rax, 0, true
 }
 
 // lookUpUser is lookUp in EL0's tables, which are not where the TLB's register says.
@@ -313,19 +202,19 @@ func (t *a64Translator) baseAt(to register, base uint8, distance int64) {
 	}
 }
 
-func (t *a64Translator) load(a *a64Access, at register, distance uint32) {
-	if a.vector {
-		for i := range a.count {
-			v := t.layout.F + 16*uint32(a.rt[i])
-			part := distance + uint32(i)*uint32(a.size)
-			switch a.size {
+func (t *a64Translator) load(a *blocks.AccessA64, at register, distance uint32) {
+	if a.Vector {
+		for i := range a.Count {
+			v := t.layout.F + 16*uint32(a.Rt[i])
+			part := distance + uint32(i)*uint32(a.Size)
+			switch a.Size {
 			case 16:
 				t.indexed(true, opLoad, rcx, memory, at, part)
 				t.indexed(true, opLoad, rdx, memory, at, part+8)
 				t.hart(true, opMove, rcx, v)
 				t.hart(true, opMove, rdx, v+8)
 			default:
-				op, wide := loadOf(a.size, 0)
+				op, wide := loadOf(a.Size, 0)
 				t.indexed(wide, op, rcx, memory, at, part)
 				t.hart(true, opMove, rcx, v)
 				t.hartSet(v+8, 0)
@@ -333,16 +222,16 @@ func (t *a64Translator) load(a *a64Access, at register, distance uint32) {
 		}
 		return
 	}
-	op, wide := loadOf(a.size, a.signed)
+	op, wide := loadOf(a.Size, a.Signed)
 	scratch := [2]register{rcx, rdx}
 	var in [2]register
-	for i := range a.count {
-		r := zr(a.rt[i])
+	for i := range a.Count {
+		r := blocks.ZeroOf(a.Rt[i])
 		in[i] = t.inHost[r]
 		if in[i] == 0 {
 			in[i] = scratch[i]
 		}
-		t.indexed(wide, op, in[i], memory, at, distance+uint32(i)*uint32(a.size))
+		t.indexed(wide, op, in[i], memory, at, distance+uint32(i)*uint32(a.Size))
 		t.setGuest(r, in[i])
 	}
 }
@@ -371,18 +260,18 @@ func loadOf(size, signed uint8) (op int, wide bool) {
 	return op, signed == 64
 }
 
-func (t *a64Translator) storeRegisters(a *a64Access, at register, distance uint32) {
-	how := storeOf(min(a.size, 8))
-	for i := range a.count {
-		part := distance + uint32(i)*uint32(a.size)
-		if !a.vector {
-			t.store(how, t.value(zr(a.rt[i]), rdx), at, part)
+func (t *a64Translator) storeRegisters(a *blocks.AccessA64, at register, distance uint32) {
+	how := storeOf(min(a.Size, 8))
+	for i := range a.Count {
+		part := distance + uint32(i)*uint32(a.Size)
+		if !a.Vector {
+			t.store(how, t.value(blocks.ZeroOf(a.Rt[i]), rdx), at, part)
 			continue
 		}
-		v := t.layout.F + 16*uint32(a.rt[i])
+		v := t.layout.F + 16*uint32(a.Rt[i])
 		t.hart(true, opLoad, rdx, v)
 		t.store(how, rdx, at, part)
-		if a.size == 16 {
+		if a.Size == 16 {
 			t.hart(true, opLoad, rdx, v+8)
 			t.store(how, rdx, at, part+8)
 		}
@@ -414,19 +303,19 @@ func storeOf(size uint8) access {
 }
 
 // ordered is a load-acquire or store-release: with one hart, accesses like others, that must be aligned.
-func (t *a64Translator) ordered(row *a64.Instruction, w a64Word) {
-	size := uint8(1) << w.field(30, 2)
-	loads := w.bit(22) || strings.HasPrefix(row.Name, "ldapr")
-	rt := zr(w.rd())
+func (t *a64Translator) ordered(row *a64.Instruction, w a64.Word) {
+	size := uint8(1) << w.Field(30, 2)
+	loads := w.Bit(22) || strings.HasPrefix(row.Name, "ldapr")
+	rt := blocks.ZeroOf(w.Rd())
 	if loads {
-		t.aligned(w.rn(), t.layout.Read, int32(size))
+		t.aligned(w.Rn(), t.layout.Read, int32(size))
 		t.inMemory(t.layout.Read)
 		op, wide := loadOf(size, 0)
 		t.indexed(wide, op, rcx, memory, rax, 0)
 		t.setGuest(rt, rcx)
 		return
 	}
-	t.aligned(w.rn(), t.layout.Write, int32(size))
+	t.aligned(w.Rn(), t.layout.Write, int32(size))
 	t.inMemory(t.layout.Write)
 	t.store(storeOf(size), t.value(rt, rdx), rax, 0)
 }
@@ -436,12 +325,12 @@ func a64Exclusive(row *a64.Instruction) a64Emitter {
 	if row.Bits.Match>>21&1 != 0 { // pairs
 		return nil
 	}
-	return func(t *a64Translator, w a64Word) {
-		size := uint8(1) << w.field(30, 2)
+	return func(t *a64Translator, w a64.Word) {
+		size := uint8(1) << w.Field(30, 2)
 		op, wide := loadOf(size, 0)
-		rt := zr(w.rd())
-		if w.bit(22) {
-			t.aligned(w.rn(), t.layout.Read, int32(size))
+		rt := blocks.ZeroOf(w.Rd())
+		if w.Bit(22) {
+			t.aligned(w.Rn(), t.layout.Read, int32(size))
 			t.hart(true, opMove, rax, t.layout.Reservation)
 			t.inMemory(t.layout.Read)
 			t.indexed(wide, op, rcx, memory, rax, 0)
@@ -451,7 +340,7 @@ func a64Exclusive(row *a64.Instruction) a64Emitter {
 			return
 		}
 		failed, done := t.newLabel(), t.newLabel()
-		t.aligned(w.rn(), t.layout.Write, int32(size))
+		t.aligned(w.Rn(), t.layout.Write, int32(size))
 		t.move(rdx, rax)
 		t.inMemory(t.layout.Write)
 		t.indexed(wide, op, rcx, memory, rax, 0)
@@ -466,7 +355,7 @@ func a64Exclusive(row *a64.Instruction) a64Emitter {
 		t.constant(rcx, 1)
 		t.bind(done)
 		t.hartSet(t.layout.Reservation, -1)
-		t.setGuest(zr(w.rm()), rcx)
+		t.setGuest(blocks.ZeroOf(w.Rm()), rcx)
 	}
 }
 
@@ -476,16 +365,16 @@ func a64Atomic(row *a64.Instruction) a64Emitter {
 		return (*a64Translator).swapPair
 	}
 	swaps := strings.HasPrefix(row.Name, "cas")
-	return func(t *a64Translator, w a64Word) {
-		size := uint8(1) << w.field(30, 2)
+	return func(t *a64Translator, w a64.Word) {
+		size := uint8(1) << w.Field(30, 2)
 		op, wide := loadOf(size, 0)
-		rt, rs := zr(w.rd()), zr(w.rm())
-		kind := w.field(12, 4)
+		rt, rs := blocks.ZeroOf(w.Rd()), blocks.ZeroOf(w.Rm())
+		kind := w.Field(12, 4)
 		if !swaps && kind >= 4 && kind <= 7 && size < 4 {
 			t.jump(t.miss())
 			return
 		}
-		t.aligned(w.rn(), t.layout.Write, int32(size))
+		t.aligned(w.Rn(), t.layout.Write, int32(size))
 		t.inMemory(t.layout.Write)
 		if swaps {
 			done := t.newLabel()
@@ -528,33 +417,33 @@ func a64Atomic(row *a64.Instruction) a64Emitter {
 }
 
 // swapPair is CASP. What was there is equal to what it is compared with where the other pair is stored, so both registers are set first.
-func (t *a64Translator) swapPair(w a64Word) {
-	size := uint8(4) << w.field(30, 1)
+func (t *a64Translator) swapPair(w a64.Word) {
+	size := uint8(4) << w.Field(30, 1)
 	wide := size == 8
 	done := t.newLabel()
-	t.aligned(w.rn(), t.layout.Write, 2*int32(size))
+	t.aligned(w.Rn(), t.layout.Write, 2*int32(size))
 	t.inMemory(t.layout.Write)
 	t.indexed(wide, opLoad, rcx, memory, rax, 0)
 	t.indexed(wide, opLoad, rdx, memory, rax, uint32(size))
-	differ, second := t.newLabel(), zr(w.rm()+1)
-	t.compareWith(wide, rcx, w.rm())
+	differ, second := t.newLabel(), blocks.ZeroOf(w.Rm()+1)
+	t.compareWith(wide, rcx, w.Rm())
 	t.jumpIf(notEqual, differ)
 	t.compareWith(wide, rdx, second)
 	t.bind(differ)
 	t.move32(rax, rax) // where the verifier knows no more that it is an address
-	t.setGuest(w.rm(), rcx)
+	t.setGuest(w.Rm(), rcx)
 	t.setGuest(second, rdx)
 	t.jumpIf(notEqual, done)
 	how := storeOf(size)
-	t.store(how, t.value(w.rd(), rdx), rax, 0)
-	t.store(how, t.value(zr(w.rd()+1), rdx), rax, uint32(size))
+	t.store(how, t.value(w.Rd(), rdx), rax, 0)
+	t.store(how, t.value(blocks.ZeroOf(w.Rd()+1), rdx), rax, uint32(size))
 	t.bind(done)
 }
 
 // compareWith compares a register with a guest register, and changes neither.
 func (t *a64Translator) compareWith(wide bool, r register, guest uint8) {
 	switch {
-	case guest == zeroA64:
+	case guest == blocks.ZeroA64:
 		t.immediate(wide, immediateCmp, r, 0)
 	case t.inHost[guest] != 0:
 		t.pair(wide, opCmp, t.inHost[guest], r)

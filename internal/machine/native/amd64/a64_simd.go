@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"agentvm/internal/machine/a64"
+	"agentvm/internal/machine/native/blocks"
 )
 
 // Vector registers of the host, of which nothing is kept from one instruction to the next.
@@ -69,32 +70,32 @@ var logicVectors = map[string]int{"and.v": vectorAnd, "orr.v": vectorOr, "eor.v"
 // a64SIMD chooses what translates a row of the group; the size of elements is a part of most words.
 func a64SIMD(row *a64.Instruction) a64Chooser {
 	if op, ok := logicVectors[row.Name]; ok {
-		return always(func(t *a64Translator, w a64Word) {
+		return always(func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
-			t.vector(op, xmm0, t.vectorAt(w.rm()))
-			t.setVector(w.rd(), w.bit(30))
+			t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
+			t.vector(op, xmm0, t.vectorAt(w.Rm()))
+			t.setVector(w.Rd(), w.Bit(30))
 		})
 	}
 	if ops, ok := plainVectors[row.Name]; ok {
-		return func(w a64Word) a64Emitter {
-			op := ops[w.field(22, 2)]
+		return func(w a64.Word) a64Emitter {
+			op := ops[w.Field(22, 2)]
 			if op == 0 {
 				return nil
 			}
-			return func(t *a64Translator, w a64Word) {
+			return func(t *a64Translator, w a64.Word) {
 				t.floatOn()
-				t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
-				t.vector(op, xmm0, t.vectorAt(w.rm()))
-				t.setVector(w.rd(), w.bit(30))
+				t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
+				t.vector(op, xmm0, t.vectorAt(w.Rm()))
+				t.setVector(w.Rd(), w.Bit(30))
 			}
 		}
 	}
 	if ops, ok := acrossVectors[row.Name]; ok {
-		return always(func(t *a64Translator, w a64Word) { t.across(ops, w) })
+		return always(func(t *a64Translator, w a64.Word) { t.across(ops, w) })
 	}
 	if name, isScalar := strings.CutSuffix(row.Name, ".s"); isScalar && scalarComparisons[name] != 0 {
-		return always(func(t *a64Translator, w a64Word) {
+		return always(func(t *a64Translator, w a64.Word) {
 			t.compareScalars(scalarComparisons[name], strings.HasSuffix(name, "0"), w)
 		})
 	}
@@ -104,7 +105,7 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 	case "uaddlp.v":
 		return always((*a64Translator).addNeighbours)
 	case "bic.v", "orn.v", "bsl.v", "bit.v", "bif.v":
-		return always(func(t *a64Translator, w a64Word) { t.logicVector(row.Name, w) })
+		return always(func(t *a64Translator, w a64.Word) { t.logicVector(row.Name, w) })
 	case "cmge.v":
 		return ordered(maxSigned, false)
 	case "cmhs.v":
@@ -112,15 +113,15 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 	case "cmhi.v":
 		return ordered(maxUnsigned, true)
 	case "cmtst.v":
-		return func(w a64Word) a64Emitter {
-			return func(t *a64Translator, w a64Word) {
+		return func(w a64.Word) a64Emitter {
+			return func(t *a64Translator, w a64.Word) {
 				t.floatOn()
-				t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
-				t.vector(vectorAnd, xmm0, t.vectorAt(w.rm()))
+				t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
+				t.vector(vectorAnd, xmm0, t.vectorAt(w.Rm()))
 				t.vectors(vectorXor, xmm1, xmm1)
-				t.vectors(equalSizes[w.field(22, 2)], xmm0, xmm1)
+				t.vectors(equalSizes[w.Field(22, 2)], xmm0, xmm1)
 				t.invertVector()
-				t.setVector(w.rd(), w.bit(30))
+				t.setVector(w.Rd(), w.Bit(30))
 			}
 		}
 	case "cmeq0.v", "cmgt0.v", "cmlt0.v", "cmge0.v", "cmle0.v":
@@ -128,53 +129,53 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 	case "umaxp.v", "uminp.v", "addp.v":
 		return pairwise(row.Name)
 	case "addp.s":
-		return always(func(t *a64Translator, w a64Word) {
+		return always(func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			t.hart(true, opLoad, rax, t.vectorAt(w.rn()))
-			t.hart(true, opAddTo, rax, t.vectorAt(w.rn())+8)
-			t.setHalves(w.rd(), false)
+			t.hart(true, opLoad, rax, t.vectorAt(w.Rn()))
+			t.hart(true, opAddTo, rax, t.vectorAt(w.Rn())+8)
+			t.setHalves(w.Rd(), false)
 		})
 	case "not.v":
-		return always(func(t *a64Translator, w a64Word) {
+		return always(func(t *a64Translator, w a64.Word) {
 			t.floatOn()
 			t.vectors(vectorEqual32, xmm0, xmm0)
-			t.vector(vectorXor, xmm0, t.vectorAt(w.rn()))
-			t.setVector(w.rd(), w.bit(30))
+			t.vector(vectorXor, xmm0, t.vectorAt(w.Rn()))
+			t.setVector(w.Rd(), w.Bit(30))
 		})
 	case "neg.v":
-		return func(w a64Word) a64Emitter {
-			return func(t *a64Translator, w a64Word) {
+		return func(w a64.Word) a64Emitter {
+			return func(t *a64Translator, w a64.Word) {
 				t.floatOn()
 				t.vectors(vectorXor, xmm0, xmm0)
-				t.vector(subtractSizes[w.field(22, 2)], xmm0, t.vectorAt(w.rn()))
-				t.setVector(w.rd(), w.bit(30))
+				t.vector(subtractSizes[w.Field(22, 2)], xmm0, t.vectorAt(w.Rn()))
+				t.setVector(w.Rd(), w.Bit(30))
 			}
 		}
 	case "abs.v":
-		return func(w a64Word) a64Emitter {
-			size := int(w.field(22, 2))
+		return func(w a64.Word) a64Emitter {
+			size := int(w.Field(22, 2))
 			if size == 3 {
 				return nil
 			}
-			return func(t *a64Translator, w a64Word) {
+			return func(t *a64Translator, w a64.Word) {
 				t.floatOn()
-				t.vector(0x381c+size, xmm0, t.vectorAt(w.rn()))
-				t.setVector(w.rd(), w.bit(30))
+				t.vector(0x381c+size, xmm0, t.vectorAt(w.Rn()))
+				t.setVector(w.Rd(), w.Bit(30))
 			}
 		}
 	case "dup.r", "dup.e", "dup.s", "umov.w", "umov.x", "smov.w", "smov.x", "ins.r", "ins.e":
-		return always(func(t *a64Translator, w a64Word) { t.copyElement(row.Name, w) })
+		return always(func(t *a64Translator, w a64.Word) { t.copyElement(row.Name, w) })
 	case "uzp1", "uzp2":
-		return always(func(t *a64Translator, w a64Word) { t.unzip(w, row.Name == "uzp2") })
+		return always(func(t *a64Translator, w a64.Word) { t.unzip(w, row.Name == "uzp2") })
 	case "trn1", "trn2":
-		return always(func(t *a64Translator, w a64Word) { t.transpose(w, row.Name == "trn2") })
+		return always(func(t *a64Translator, w a64.Word) { t.transpose(w, row.Name == "trn2") })
 	case "zip1", "zip2":
-		return always(func(t *a64Translator, w a64Word) { t.interleave(w, row.Name == "zip2") })
+		return always(func(t *a64Translator, w a64.Word) { t.interleave(w, row.Name == "zip2") })
 	case "tbl1", "tbl2", "tbl3", "tbl4":
-		return always(func(t *a64Translator, w a64Word) { t.lookUpBytes(w) })
+		return always(func(t *a64Translator, w a64.Word) { t.lookUpBytes(w) })
 	case "sshl.v", "ushl.v":
-		return func(w a64Word) a64Emitter {
-			if w.field(22, 2) != 0 {
+		return func(w a64.Word) a64Emitter {
+			if w.Field(22, 2) != 0 {
 				return nil
 			}
 			return (*a64Translator).shiftBytes
@@ -182,33 +183,33 @@ func a64SIMD(row *a64.Instruction) a64Chooser {
 	case "ext":
 		return always((*a64Translator).extractVector)
 	case "xtn.v":
-		return func(w a64Word) a64Emitter {
-			size := w.field(22, 2)
-			return func(t *a64Translator, w a64Word) { t.narrow(w, size, 0) }
+		return func(w a64.Word) a64Emitter {
+			size := w.Field(22, 2)
+			return func(t *a64Translator, w a64.Word) { t.narrow(w, size, 0) }
 		}
 	case "shrn.v":
-		return func(w a64Word) a64Emitter {
+		return func(w a64.Word) a64Emitter {
 			size, amount := shiftOf(w)
-			return func(t *a64Translator, w a64Word) { t.narrow(w, size, uint8(16<<size-amount)) }
+			return func(t *a64Translator, w a64.Word) { t.narrow(w, size, uint8(16<<size-amount)) }
 		}
 	case "ushll.v", "sshll.v":
-		return always(func(t *a64Translator, w a64Word) { t.widen(w, row.Name == "sshll.v") })
+		return always(func(t *a64Translator, w a64.Word) { t.widen(w, row.Name == "sshll.v") })
 	case "shl.v", "ushr.v", "sshr.v":
-		return func(w a64Word) a64Emitter {
+		return func(w a64.Word) a64Emitter {
 			if size, _ := shiftOf(w); size == 0 && row.Name == "sshr.v" {
 				return nil
 			}
-			return func(t *a64Translator, w a64Word) { t.shiftVector(row.Name, w) }
+			return func(t *a64Translator, w a64.Word) { t.shiftVector(row.Name, w) }
 		}
 	case "shl.s", "ushr.s", "sshr.s":
-		return always(func(t *a64Translator, w a64Word) { t.shiftScalar(row.Name, w) })
+		return always(func(t *a64Translator, w a64.Word) { t.shiftScalar(row.Name, w) })
 	case "movi.s", "movi.h", "movi.msl", "mvni.s", "mvni.h", "mvni.msl", "movi.b", "movi.d", "orr.vi.s", "orr.vi.h", "bic.vi.s", "bic.vi.h", "fmov.v.s", "fmov.v.d":
-		return always(func(t *a64Translator, w a64Word) { t.immediateVector(row.Name, w) })
+		return always(func(t *a64Translator, w a64.Word) { t.immediateVector(row.Name, w) })
 	}
 	return nil
 }
 
-func always(e a64Emitter) a64Chooser { return func(a64Word) a64Emitter { return e } }
+func always(e a64Emitter) a64Chooser { return func(a64.Word) a64Emitter { return e } }
 
 // invertVector inverts xmm0. It changes xmm1.
 func (t *a64Translator) invertVector() {
@@ -216,8 +217,8 @@ func (t *a64Translator) invertVector() {
 	t.vectors(vectorXor, xmm0, xmm1)
 }
 
-func (t *a64Translator) logicVector(name string, w a64Word) {
-	rd, rn, rm := t.vectorAt(w.rd()), t.vectorAt(w.rn()), t.vectorAt(w.rm())
+func (t *a64Translator) logicVector(name string, w a64.Word) {
+	rd, rn, rm := t.vectorAt(w.Rd()), t.vectorAt(w.Rn()), t.vectorAt(w.Rm())
 	t.floatOn()
 	switch name {
 	case "bic.v":
@@ -243,39 +244,39 @@ func (t *a64Translator) logicVector(name string, w a64Word) {
 		}
 		t.vector(vectorXor, xmm0, b)
 	}
-	t.setVector(w.rd(), w.bit(30))
+	t.setVector(w.Rd(), w.Bit(30))
 }
 
 // ordered has comparisons by the larger of both: a >= b where that is a, and when inverted, a > b where it is not b.
 func ordered(largest bySize, inverted bool) a64Chooser {
-	return func(w a64Word) a64Emitter {
-		size := w.field(22, 2)
+	return func(w a64.Word) a64Emitter {
+		size := w.Field(22, 2)
 		if largest[size] == 0 {
 			return nil
 		}
-		return func(t *a64Translator, w a64Word) {
+		return func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
-			t.vector(largest[size], xmm0, t.vectorAt(w.rm()))
+			t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
+			t.vector(largest[size], xmm0, t.vectorAt(w.Rm()))
 			if inverted {
-				t.vector(equalSizes[size], xmm0, t.vectorAt(w.rm()))
+				t.vector(equalSizes[size], xmm0, t.vectorAt(w.Rm()))
 				t.invertVector()
 			} else {
-				t.vector(equalSizes[size], xmm0, t.vectorAt(w.rn()))
+				t.vector(equalSizes[size], xmm0, t.vectorAt(w.Rn()))
 			}
-			t.setVector(w.rd(), w.bit(30))
+			t.setVector(w.Rd(), w.Bit(30))
 		}
 	}
 }
 
 func compareZero(name string) a64Chooser {
-	return func(w a64Word) a64Emitter {
-		size := w.field(22, 2)
+	return func(w a64.Word) a64Emitter {
+		size := w.Field(22, 2)
 		if name != "cmeq0.v" && greaterSizes[size] == 0 {
 			return nil
 		}
-		return func(t *a64Translator, w a64Word) {
-			at := t.vectorAt(w.rn())
+		return func(t *a64Translator, w a64.Word) {
+			at := t.vectorAt(w.Rn())
 			t.floatOn()
 			switch name {
 			case "cmeq0.v":
@@ -292,7 +293,7 @@ func compareZero(name string) a64Chooser {
 			if name == "cmge0.v" || name == "cmle0.v" {
 				t.invertVector()
 			}
-			t.setVector(w.rd(), w.bit(30))
+			t.setVector(w.Rd(), w.Bit(30))
 		}
 	}
 }
@@ -300,13 +301,13 @@ func compareZero(name string) a64Chooser {
 // pairwise has operations on neighbours, of whole vectors of bytes.
 func pairwise(name string) a64Chooser {
 	op := map[string]int{"umaxp.v": maxUnsigned[0], "uminp.v": minUnsigned[0], "addp.v": addSizes[0]}[name]
-	return func(w a64Word) a64Emitter {
-		if w.field(22, 2) != 0 || !w.bit(30) {
+	return func(w a64.Word) a64Emitter {
+		if w.Field(22, 2) != 0 || !w.Bit(30) {
 			return nil
 		}
-		return func(t *a64Translator, w a64Word) {
+		return func(t *a64Translator, w a64.Word) {
 			t.floatOn()
-			for x, r := range []uint8{w.rn(), w.rm()} {
+			for x, r := range []uint8{w.Rn(), w.Rm()} {
 				x := register(x)
 				t.vector(vectorLoad, x, t.vectorAt(r))
 				t.vector(vectorLoad, xmm2, t.vectorAt(r))
@@ -316,20 +317,20 @@ func pairwise(name string) a64Chooser {
 				t.vectorShift(vectorShift16, vectorShiftRight, x, 8)
 			}
 			t.vectors(vectorPackBytes, xmm0, xmm1)
-			t.setVector(w.rd(), true)
+			t.setVector(w.Rd(), true)
 		}
 	}
 }
 
 // element takes the size of an element and its number out of the field imm5.
-func element(w a64Word) (size uint8, index uint32) {
-	field := w.field(16, 5)
+func element(w a64.Word) (size uint8, index uint32) {
+	field := w.Field(16, 5)
 	log := bits.TrailingZeros32(field)
 	return 1 << log, field >> (log + 1)
 }
 
 // copyElement has DUP, INS, UMOV and SMOV.
-func (t *a64Translator) copyElement(name string, w a64Word) {
+func (t *a64Translator) copyElement(name string, w a64.Word) {
 	size, index := element(w)
 	at := func(r uint8, index uint32) uint32 { return t.vectorAt(r) + index*uint32(size) }
 	put := func(at uint32) {
@@ -342,36 +343,36 @@ func (t *a64Translator) copyElement(name string, w a64Word) {
 	t.floatOn()
 	switch name {
 	case "dup.r":
-		t.copyOf(zr(w.rn()), rax)
+		t.copyOf(blocks.ZeroOf(w.Rn()), rax)
 		t.broadcast(size)
-		t.setHalves(w.rd(), w.bit(30))
+		t.setHalves(w.Rd(), w.Bit(30))
 	case "ins.r":
-		t.copyOf(zr(w.rn()), rax)
-		put(at(w.rd(), index))
+		t.copyOf(blocks.ZeroOf(w.Rn()), rax)
+		put(at(w.Rd(), index))
 	case "umov.w", "umov.x":
 		op, wide := loadOf(size, 0)
-		t.hart(wide, op, rax, at(w.rn(), index))
-		t.setGuest(zr(w.rd()), rax)
+		t.hart(wide, op, rax, at(w.Rn(), index))
+		t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 	case "smov.w", "smov.x":
 		signed := uint8(32)
-		if w.bit(30) {
+		if w.Bit(30) {
 			signed = 64
 		}
 		op, wide := loadOf(size, signed)
-		t.hart(wide, op, rax, at(w.rn(), index))
-		t.setGuest(zr(w.rd()), rax)
+		t.hart(wide, op, rax, at(w.Rn(), index))
+		t.setGuest(blocks.ZeroOf(w.Rd()), rax)
 	case "ins.e":
 		op, wide := loadOf(size, 0)
-		t.hart(wide, op, rax, at(w.rn(), w.field(11, 4)>>bits.TrailingZeros8(size)))
-		put(at(w.rd(), index))
+		t.hart(wide, op, rax, at(w.Rn(), w.Field(11, 4)>>bits.TrailingZeros8(size)))
+		put(at(w.Rd(), index))
 	default: // dup.e and dup.s
 		op, wide := loadOf(size, 0)
-		t.hart(wide, op, rax, at(w.rn(), index))
+		t.hart(wide, op, rax, at(w.Rn(), index))
 		if name == "dup.e" {
 			t.broadcast(size)
-			t.setHalves(w.rd(), w.bit(30))
+			t.setHalves(w.Rd(), w.Bit(30))
 		} else {
-			t.setHalves(w.rd(), false)
+			t.setHalves(w.Rd(), false)
 		}
 	}
 }
@@ -399,7 +400,7 @@ func (t *a64Translator) broadcast(size uint8) {
 
 // lookUpBytes is TBL: each byte is that of a table of one to four registers, at the place that another says, or zero. The host looks in one register,
 // and gives zero where the place has its highest bit set: so 0x70 is added, and stays 0xff when that is too much.
-func (t *a64Translator) lookUpBytes(w a64Word) {
+func (t *a64Translator) lookUpBytes(w a64.Word) {
 	const shuffle, absolute, addUnsigned = 0x3800, 0x381c, 0xdc
 	sixteens, limit, places := xmm2, xmm3, xmm4
 	t.floatOn()
@@ -410,29 +411,29 @@ func (t *a64Translator) lookUpBytes(w a64Word) {
 	t.vectors(subtractSizes[0], limit, sixteens)
 	t.vectorShift(vectorShift16, vectorShiftLeft, limit, 4)
 	t.vectorShift(vectorShift16, vectorShiftLeft, sixteens, 4)
-	t.vector(vectorLoad, places, t.vectorAt(w.rm()))
+	t.vector(vectorLoad, places, t.vectorAt(w.Rm()))
 	t.vectors(vectorXor, xmm0, xmm0)
-	for i := uint8(0); i <= uint8(w.field(13, 2)); i++ {
+	for i := uint8(0); i <= uint8(w.Field(13, 2)); i++ {
 		if i > 0 {
 			t.vectors(subtractSizes[0], places, sixteens)
 		}
 		t.vectors(vectorLoad, xmm5, places)
 		t.vectors(addUnsigned, xmm5, limit)
-		t.vector(vectorLoad, xmm1, t.vectorAt((w.rn()+i)&31))
+		t.vector(vectorLoad, xmm1, t.vectorAt((w.Rn()+i)&31))
 		t.vectors(shuffle, xmm1, xmm5)
 		t.vectors(vectorOr, xmm0, xmm1)
 	}
-	t.setVector(w.rd(), w.bit(30))
+	t.setVector(w.Rd(), w.Bit(30))
 }
 
 // shiftBytes is SSHL and USHL of bytes, to the left and by less than 8: each is multiplied by a power of two.
-func (t *a64Translator) shiftBytes(w a64Word) {
+func (t *a64Translator) shiftBytes(w a64.Word) {
 	const shuffle, multiply = 0x3800, 0xd5
 	powers, upper := xmm2, xmm3
 	t.floatOn()
-	t.hart(true, opLoad, rax, t.vectorAt(w.rm()))
-	if w.bit(30) {
-		t.hart(true, opOrTo, rax, t.vectorAt(w.rm())+8)
+	t.hart(true, opLoad, rax, t.vectorAt(w.Rm()))
+	if w.Bit(30) {
+		t.hart(true, opOrTo, rax, t.vectorAt(w.Rm())+8)
 	}
 	t.constant64(rcx, 0xf8f8f8f8f8f8f8f8)
 	t.pair(true, opAnd, rcx, rax)
@@ -440,8 +441,8 @@ func (t *a64Translator) shiftBytes(w a64Word) {
 	t.constant64(rax, 0x8040201008040201)
 	t.hart(true, opMove, rax, t.layout.Walk.Scratch)
 	t.vector(vectorLoadLow, powers, t.layout.Walk.Scratch)
-	t.vector(shuffle, powers, t.vectorAt(w.rm()))
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vector(shuffle, powers, t.vectorAt(w.Rm()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
 	t.vectors(vectorLoad, upper, xmm0)
 	t.vectors(multiply, xmm0, powers) // the lower byte of each word
 	t.vectorShift(vectorShift16, vectorShiftLeft, xmm0, 8)
@@ -451,33 +452,33 @@ func (t *a64Translator) shiftBytes(w a64Word) {
 	t.vectors(multiply, upper, powers)
 	t.vectorShift(vectorShift16, vectorShiftLeft, upper, 8)
 	t.vectors(vectorOr, xmm0, upper)
-	t.setVector(w.rd(), w.bit(30))
+	t.setVector(w.Rd(), w.Bit(30))
 }
 
-func (t *a64Translator) interleave(w a64Word, upper bool) {
-	size, full := w.field(22, 2), w.bit(30)
+func (t *a64Translator) interleave(w a64.Word, upper bool) {
+	size, full := w.Field(22, 2), w.Bit(30)
 	op := lowerSizes[size]
 	if upper && full {
 		op = upperSizes[size]
 	}
 	t.floatOn()
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
-	t.vector(op, xmm0, t.vectorAt(w.rm()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
+	t.vector(op, xmm0, t.vectorAt(w.Rm()))
 	if upper && !full {
 		t.shuffle(xmm0, xmm0, upperHalf)
 	}
-	t.setVector(w.rd(), full)
+	t.setVector(w.Rd(), full)
 }
 
 // unzip takes every second lane of both operands: they are narrowed, and so small that nothing saturates.
-func (t *a64Translator) unzip(w a64Word, odd bool) {
-	size := w.field(22, 2)
+func (t *a64Translator) unzip(w a64.Word, odd bool) {
+	size := w.Field(22, 2)
 	t.floatOn()
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
-	if w.bit(30) {
-		t.vector(vectorLoad, xmm1, t.vectorAt(w.rm()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
+	if w.Bit(30) {
+		t.vector(vectorLoad, xmm1, t.vectorAt(w.Rm()))
 	} else {
-		t.vector(lowerSizes[3], xmm0, t.vectorAt(w.rm()))
+		t.vector(lowerSizes[3], xmm0, t.vectorAt(w.Rm()))
 		t.vectors(vectorLoad, xmm1, xmm0)
 	}
 	for _, x := range []register{xmm0, xmm1} {
@@ -503,15 +504,15 @@ func (t *a64Translator) unzip(w a64Word, odd bool) {
 		op = upperSizes[3]
 	}
 	t.vectors(op, xmm0, xmm1)
-	t.setVector(w.rd(), w.bit(30))
+	t.setVector(w.Rd(), w.Bit(30))
 }
 
 // transpose has every second lane of both operands, next to each other.
-func (t *a64Translator) transpose(w a64Word, odd bool) {
-	size := w.field(22, 2)
+func (t *a64Translator) transpose(w a64.Word, odd bool) {
+	size := w.Field(22, 2)
 	t.floatOn()
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
-	t.vector(vectorLoad, xmm1, t.vectorAt(w.rm()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
+	t.vector(vectorLoad, xmm1, t.vectorAt(w.Rm()))
 	switch shifts, n := vectorShift16+int(size), uint8(8)<<size; {
 	case size == 3 && odd:
 		t.vectors(upperSizes[3], xmm0, xmm1)
@@ -527,34 +528,34 @@ func (t *a64Translator) transpose(w a64Word, odd bool) {
 		t.vectorShift(shifts, vectorShiftLeft, xmm1, n)
 		t.vectors(vectorOr, xmm0, xmm1)
 	}
-	t.setVector(w.rd(), w.bit(30))
+	t.setVector(w.Rd(), w.Bit(30))
 }
 
 // extractVector is EXT.
-func (t *a64Translator) extractVector(w a64Word) {
-	low := uint8(w.field(11, 4))
+func (t *a64Translator) extractVector(w a64.Word) {
+	low := uint8(w.Field(11, 4))
 	t.floatOn()
-	if w.bit(30) {
-		t.vector(vectorLoad, xmm0, t.vectorAt(w.rm()))
-		t.vector(vectorAlign, xmm0, t.vectorAt(w.rn()))
+	if w.Bit(30) {
+		t.vector(vectorLoad, xmm0, t.vectorAt(w.Rm()))
+		t.vector(vectorAlign, xmm0, t.vectorAt(w.Rn()))
 		t.bytes(low)
-		t.setVector(w.rd(), true)
+		t.setVector(w.Rd(), true)
 		return
 	}
-	t.hart(true, opLoad, rax, t.vectorAt(w.rn()))
+	t.hart(true, opLoad, rax, t.vectorAt(w.Rn()))
 	if low != 0 {
-		t.hart(true, opLoad, rcx, t.vectorAt(w.rm()))
+		t.hart(true, opLoad, rcx, t.vectorAt(w.Rm()))
 		t.shift(true, shiftRight, rax, 8*low)
 		t.shift(true, shiftLeft, rcx, 64-8*low)
 		t.pair(true, opOr, rcx, rax)
 	}
-	t.setHalves(w.rd(), false)
+	t.setHalves(w.Rd(), false)
 }
 
 // narrow halves the size of elements that were shifted to the right; size is that of the result.
-func (t *a64Translator) narrow(w a64Word, size uint32, amount uint8) {
+func (t *a64Translator) narrow(w a64.Word, size uint32, amount uint8) {
 	t.floatOn()
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
 	switch size {
 	case 0:
 		t.vectorShift(vectorShift16, vectorShiftLeft, xmm0, 8-amount)
@@ -568,30 +569,30 @@ func (t *a64Translator) narrow(w a64Word, size uint32, amount uint8) {
 		t.vectorShift(vectorShift64, vectorShiftRight, xmm0, amount)
 		t.shuffle(xmm0, xmm0, 0x88) // the even words
 	}
-	if w.bit(30) { // to the upper half
-		t.vector(vectorStoreLow, xmm0, t.vectorAt(w.rd())+8)
+	if w.Bit(30) { // to the upper half
+		t.vector(vectorStoreLow, xmm0, t.vectorAt(w.Rd())+8)
 		return
 	}
-	t.vector(vectorStoreLow, xmm0, t.vectorAt(w.rd()))
-	t.hartSet(t.vectorAt(w.rd())+8, 0)
+	t.vector(vectorStoreLow, xmm0, t.vectorAt(w.Rd()))
+	t.hartSet(t.vectorAt(w.Rd())+8, 0)
 }
 
 // shiftOf takes the size of elements, its logarithm, and the fields immh:immb out of a word.
-func shiftOf(w a64Word) (size uint32, value uint32) {
-	value = w.field(16, 7)
+func shiftOf(w a64.Word) (size uint32, value uint32) {
+	value = w.Field(16, 7)
 	return uint32(bits.Len32(value>>3) - 1), value
 }
 
 // widen doubles the size of elements and shifts them to the left.
-func (t *a64Translator) widen(w a64Word, isSigned bool) {
+func (t *a64Translator) widen(w a64.Word, isSigned bool) {
 	size, value := shiftOf(w)
 	amount := uint8(value - 8<<size)
 	op := [3]int{0x3830, 0x3833, 0x3835}[size]
 	if isSigned {
 		op = [3]int{0x3820, 0x3823, 0x3825}[size]
 	}
-	from := t.vectorAt(w.rn())
-	if w.bit(30) {
+	from := t.vectorAt(w.Rn())
+	if w.Bit(30) {
 		from += 8
 	}
 	t.floatOn()
@@ -599,11 +600,11 @@ func (t *a64Translator) widen(w a64Word, isSigned bool) {
 	if amount != 0 {
 		t.vectorShift(vectorShift16+int(size), vectorShiftLeft, xmm0, amount)
 	}
-	t.setVector(w.rd(), true)
+	t.setVector(w.Rd(), true)
 }
 
 // amountOf is how far a shift goes.
-func amountOf(name string, w a64Word) (size uint32, amount uint8) {
+func amountOf(name string, w a64.Word) (size uint32, amount uint8) {
 	size, value := shiftOf(w)
 	if name == "shl.v" || name == "shl.s" {
 		return size, uint8(value - 8<<size)
@@ -611,7 +612,7 @@ func amountOf(name string, w a64Word) (size uint32, amount uint8) {
 	return size, uint8(16<<size - value)
 }
 
-func (t *a64Translator) shiftVector(name string, w a64Word) {
+func (t *a64Translator) shiftVector(name string, w a64.Word) {
 	size, amount := amountOf(name, w)
 	t.floatOn()
 	if size == 0 || size == 3 && name == "sshr.v" {
@@ -619,19 +620,19 @@ func (t *a64Translator) shiftVector(name string, w a64Word) {
 		return
 	}
 	kind := map[string]byte{"shl.v": vectorShiftLeft, "ushr.v": vectorShiftRight, "sshr.v": vectorShiftArithm}[name]
-	t.vector(vectorLoad, xmm0, t.vectorAt(w.rn()))
+	t.vector(vectorLoad, xmm0, t.vectorAt(w.Rn()))
 	t.vectorShift(vectorShift16+int(size)-1, kind, xmm0, amount)
-	t.setVector(w.rd(), w.bit(30))
+	t.setVector(w.Rd(), w.Bit(30))
 }
 
 // shiftHalves shifts where the host has no instruction: bytes, and 64 bits with a sign.
-func (t *a64Translator) shiftHalves(name string, w a64Word, size uint32, amount uint8) {
+func (t *a64Translator) shiftHalves(name string, w a64.Word, size uint32, amount uint8) {
 	for half := uint32(0); half < 2; half++ {
-		if half == 1 && !w.bit(30) {
-			t.hartSet(t.vectorAt(w.rd())+8, 0)
+		if half == 1 && !w.Bit(30) {
+			t.hartSet(t.vectorAt(w.Rd())+8, 0)
 			return
 		}
-		t.hart(true, opLoad, rax, t.vectorAt(w.rn())+8*half)
+		t.hart(true, opLoad, rax, t.vectorAt(w.Rn())+8*half)
 		each := func(b int) uint64 { return uint64(b) * 0x0101010101010101 }
 		switch {
 		case size == 3:
@@ -649,15 +650,15 @@ func (t *a64Translator) shiftHalves(name string, w a64Word, size uint32, amount 
 			t.pair(true, opAnd, rcx, rax)
 			t.shift(true, shiftRight, rax, amount)
 		}
-		t.hart(true, opMove, rax, t.vectorAt(w.rd())+8*half)
+		t.hart(true, opMove, rax, t.vectorAt(w.Rd())+8*half)
 	}
 }
 
 // shiftScalar shifts 64 bits.
-func (t *a64Translator) shiftScalar(name string, w a64Word) {
+func (t *a64Translator) shiftScalar(name string, w a64.Word) {
 	_, amount := amountOf(name, w)
 	t.floatOn()
-	t.hart(true, opLoad, rax, t.vectorAt(w.rn()))
+	t.hart(true, opLoad, rax, t.vectorAt(w.Rn()))
 	switch {
 	case name == "shl.s":
 		t.shift(true, shiftLeft, rax, amount)
@@ -668,13 +669,13 @@ func (t *a64Translator) shiftScalar(name string, w a64Word) {
 	default:
 		t.shift(true, shiftRight, rax, amount)
 	}
-	t.setHalves(w.rd(), false)
+	t.setHalves(w.Rd(), false)
 }
 
 // vectorImmediate is the immediate operand of a vector instruction, for 64 bits (C2.2.3, AdvSIMDExpandImm).
-func vectorImmediate(name string, w a64Word) uint64 {
-	v := uint64(w.field(16, 3)<<5 | w.field(5, 5))
-	mode := w.field(12, 4)
+func vectorImmediate(name string, w a64.Word) uint64 {
+	v := uint64(w.Field(16, 3)<<5 | w.Field(5, 5))
+	mode := w.Field(12, 4)
 	switch name {
 	case "movi.b":
 		return v * 0x0101010101010101
@@ -726,8 +727,8 @@ func floatImmediate(v uint8, isDouble bool) uint64 {
 	return sign<<31 | exponent<<23 | fraction<<19
 }
 
-func (t *a64Translator) immediateVector(name string, w a64Word) {
-	value, full := vectorImmediate(name, w), w.bit(30) || name == "fmov.v.d"
+func (t *a64Translator) immediateVector(name string, w a64.Word) {
+	value, full := vectorImmediate(name, w), w.Bit(30) || name == "fmov.v.d"
 	t.floatOn()
 	switch name {
 	case "orr.vi.s", "orr.vi.h", "bic.vi.s", "bic.vi.h":
@@ -738,28 +739,28 @@ func (t *a64Translator) immediateVector(name string, w a64Word) {
 		t.constant64(rcx, value)
 		for half := uint32(0); half < 2; half++ {
 			if half == 1 && !full {
-				t.hartSet(t.vectorAt(w.rd())+8, 0)
+				t.hartSet(t.vectorAt(w.Rd())+8, 0)
 				return
 			}
 			t.move(rax, rcx)
-			t.hart(true, op, rax, t.vectorAt(w.rd())+8*half)
-			t.hart(true, opMove, rax, t.vectorAt(w.rd())+8*half)
+			t.hart(true, op, rax, t.vectorAt(w.Rd())+8*half)
+			t.hart(true, opMove, rax, t.vectorAt(w.Rd())+8*half)
 		}
 		return
 	case "mvni.s", "mvni.h", "mvni.msl":
 		value = ^value
 	}
 	if name == "movi.d" {
-		full = w.bit(30)
+		full = w.Bit(30)
 	}
 	if int64(value) == int64(int32(value)) {
-		t.hartSet(t.vectorAt(w.rd()), int32(value))
+		t.hartSet(t.vectorAt(w.Rd()), int32(value))
 		if !full {
 			value = 0
 		}
-		t.hartSet(t.vectorAt(w.rd())+8, int32(value))
+		t.hartSet(t.vectorAt(w.Rd())+8, int32(value))
 		return
 	}
 	t.constant64(rax, value)
-	t.setHalves(w.rd(), full)
+	t.setHalves(w.Rd(), full)
 }

@@ -17,7 +17,9 @@ type pageCode struct {
 	labels   [PageSize / 2]*label
 	exits    []exit
 	detours  []detour
-	walks    map[uint32]*label // the routines, by the table of the TLB
+	walks    map[walkKey]*label // the routines
+	across   bool               // loads may be in two pages, see across.go
+	spill    *label             // nil: not called
 	dispatch *label
 
 	at      int // the instruction that is translated
@@ -244,7 +246,8 @@ func (t *pageCode) lookUp(table uint32, size int32, miss *label) {
 	t.index(rcx, rax)
 	t.lea(true, rdx, rax, size-1)
 	t.immediate(true, immediateAnd, rdx, -PageSize)
-	detour, back := t.detour(table, miss)
+	detour, back := t.detour(walkKey{table, t.across && table == t.layout.Read}, miss)
+	t.detours[len(t.detours)-1].within = true
 	t.found(table, detour)
 	t.bind(back)
 	t.indexed(false, opAddTo, rax, tlb, rcx, table+t.layout.Addend)
@@ -257,8 +260,8 @@ func (t *pageCode) found(table uint32, miss *label) {
 }
 
 // detour gives the label of the detour of a look-up in a table of the TLB. back is to be bound behind the jump to it.
-func (t *pageCode) detour(table uint32, miss *label) (from, back *label) {
-	d := detour{t.newLabel(), t.newLabel(), table, miss}
+func (t *pageCode) detour(to walkKey, miss *label) (from, back *label) {
+	d := detour{from: t.newLabel(), back: t.newLabel(), to: to, miss: miss}
 	t.detours = append(t.detours, d)
 	return d.from, d.back
 }
@@ -267,13 +270,22 @@ func (t *pageCode) detour(table uint32, miss *label) (from, back *label) {
 // gives the offset of the page's entry in rcx.
 func (t *pageCode) writeDetours() {
 	for _, d := range t.detours {
-		if t.walks[d.table] == nil {
-			t.walks[d.table] = t.newLabel()
+		if t.walks[d.to] == nil {
+			t.walks[d.to] = t.newLabel()
 		}
 		t.bind(d.from)
-		t.call(t.walks[d.table])
+		if d.within && d.to.across {
+			t.move(rcx, rax)
+			t.immediate(true, immediateAnd, rcx, -PageSize)
+			t.pair(true, opCmp, rcx, rdx)
+			t.jumpIf(notEqual, d.miss)
+		}
+		t.call(t.walks[d.to])
 		t.jumpIf(notEqual, d.miss)
 		t.maskEntry(rcx)
+		if d.store != nil {
+			t.storeAcross(d.to.table, d.store)
+		}
 		t.jump(d.back)
 	}
 	t.detours = nil
@@ -282,11 +294,16 @@ func (t *pageCode) writeDetours() {
 // writeWalks writes the routines, which end the code.
 func (t *pageCode) writeWalks(tables func(*walk) pageTables) {
 	for _, table := range []uint32{t.layout.Read, t.layout.Write} {
-		if l := t.walks[table]; l != nil {
-			t.bind(l)
-			w := &walk{pageCode: t, table: table, fail: t.newLabel()}
-			w.write(tables(w))
+		for _, across := range []bool{false, true} {
+			if l := t.walks[walkKey{table, across}]; l != nil {
+				t.bind(l)
+				w := &walk{pageCode: t, table: table, fail: t.newLabel()}
+				w.write(tables(w), across)
+			}
 		}
+	}
+	if t.spill != nil {
+		t.writeSpill()
 	}
 }
 

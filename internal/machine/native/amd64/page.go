@@ -32,7 +32,7 @@ const bytesEach, bytesBesides = 64, 2048
 
 // translate makes the code. It is false when none of the entries is an instruction that can be translated.
 func (t *page[I]) translate() (Translation, bool) {
-	t.snapshot, t.walks, t.dispatch = t.guest.known, map[uint32]*label{}, t.newLabel()
+	t.snapshot, t.walks, t.dispatch = t.guest.known, map[walkKey]*label{}, t.newLabel()
 	count := 0
 	for i := range t.labels {
 		if t.Steps[i].Size == 0 {

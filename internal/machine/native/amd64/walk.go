@@ -8,9 +8,17 @@ import "agentvm/internal/machine/native/blocks"
 
 // detour is code behind all else that a miss takes.
 type detour struct {
-	from, back *label // where it begins, and the look-up's last instruction, to which it returns
-	table      uint32
+	from, back *label // where it begins, and the look-up's last instruction, to which it returns; or what is behind the store
+	to         walkKey
 	miss       *label // when the routine did not find the page
+	within     bool   // the access must be within a page
+	store      func() // what it stores itself; nil: nothing
+}
+
+// walkKey names a routine: for a table of the TLB, and accesses that may be in two pages.
+type walkKey struct {
+	table  uint32
+	across bool
 }
 
 // walk is the routine of a table.
@@ -35,13 +43,16 @@ type pageTables interface {
 	number()
 }
 
-func (w *walk) write(g pageTables) {
-	tables, have := w.newLabel(), w.newLabel()
+func (w *walk) write(g pageTables, across bool) {
+	tables, have, inTwo := w.newLabel(), w.newLabel(), w.fail
+	if across {
+		inTwo = w.newLabel()
+	}
 	w.keep(0, rax)
 	w.move(rcx, rax)
 	w.immediate(true, immediateAnd, rcx, -PageSize)
 	w.pair(true, opCmp, rcx, rdx)
-	w.jumpIf(notEqual, w.fail) // the access is in two pages
+	w.jumpIf(notEqual, inTwo)
 	w.index(rcx, rax)
 	w.otherPlace(rcx)
 	w.indexed(true, opCmpTo, rdx, tlb, rcx, w.table+w.layout.Tag)
@@ -69,6 +80,10 @@ func (w *walk) write(g pageTables) {
 		w.storable()
 	}
 	w.fill()
+	if across {
+		w.bind(inTwo)
+		w.across()
+	}
 	w.bind(w.fail)
 	w.constant(rcx, 1)
 	w.pair(true, opTest, rcx, rcx)

@@ -104,24 +104,23 @@ func (t *a64Translator) either(w a64.Word, compare func()) {
 		compare()
 		return
 	}
-	other, fits := blocks.OperandsOf(w.Field(0, 4))
-	if !fits {
-		t.jump(t.miss())
-		return
-	}
+	other := blocks.OperandsOf(w.Field(0, 4))
 	no, done := t.newLabel(), t.newLabel()
 	t.loadFlags()
 	t.jumpIf(c^1, no)
 	compare()
 	t.jump(done)
 	t.bind(no)
-	t.constant(x0, other.A)
-	t.constant(x2, other.B)
+	t.constant(x0, int64(other.A))
+	t.constant(x2, int64(other.B))
 	t.storeOperands(true, x0, x2)
 	t.setFlags(other.Kind)
-	t.compareFlags(other.Kind)
+	isPacked := other.Kind == blocks.FlagsPacked // of no subtraction
+	if !isPacked {
+		t.compareFlags(other.Kind)
+	}
 	t.bind(done)
-	t.flagsAreKnown, t.isGuests = false, true
+	t.flagsAreKnown, t.isGuests = false, !isPacked
 }
 
 // compareImmediate is SUBS or ADDS with an immediate operand. The flags of a + b are those of a - (-b), and of a alone when b is zero.

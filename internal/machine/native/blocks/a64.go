@@ -190,9 +190,10 @@ func (d *A64) Access() Access {
 
 // Kinds of flags: enum flags of src/arm64/hart.h.
 const (
-	FlagsSub64 = 0
-	FlagsSub32 = 1
-	FlagsLogic = 2
+	FlagsSub64  = 0
+	FlagsSub32  = 1
+	FlagsLogic  = 2
+	FlagsPacked = 3
 )
 
 // SizedFlags is the kind of a subtraction.
@@ -206,31 +207,30 @@ func SizedFlags(wide bool) int32 {
 // FlagOperands are what the hart has as flags.
 type FlagOperands struct {
 	Kind int32
-	A, B int64
+	A, B uint64
 }
 
-// OperandsOf gives the operands of a subtraction of 64 bits with the flags NZCV, or of a logical operation, as set_nzcv of src/arm64/flags.c does. It
-// is false when there are none.
-func OperandsOf(nzcv uint32) (FlagOperands, bool) {
-	switch nzcv {
-	case 0:
-		return FlagOperands{FlagsSub64, 0, -1}, true
-	case 2:
-		return FlagOperands{FlagsSub64, 1, 0}, true
-	case 3:
-		return FlagOperands{FlagsSub64, -1 << 63, 1}, true
-	case 4:
-		return FlagOperands{FlagsLogic, 0, 0}, true
-	case 6:
-		return FlagOperands{FlagsSub64, 0, 0}, true
-	case 8:
-		return FlagOperands{FlagsSub64, 0, 1}, true
-	case 9:
-		return FlagOperands{FlagsSub64, 1<<63 - 1, -1}, true
-	case 10:
-		return FlagOperands{FlagsSub64, -1, 0}, true
+// OperandsOf gives the operands for NZCV: those of a subtraction of 64 bits that has them, or of a logical operation, or NZCV themselves, as set_nzcv of
+// src/arm64/flags.c does.
+func OperandsOf(nzcv uint32) FlagOperands {
+	const n, z, c, v = 8, 4, 2, 1
+	if nzcv == z {
+		return FlagOperands{FlagsLogic, 0, 0}
 	}
-	return FlagOperands{}, false
+	for _, s := range [][2]uint64{{0, 1<<64 - 1}, {1, 0}, {1 << 63, 1}, {0, 0}, {0, 1}, {1<<63 - 1, 1<<64 - 1}, {1<<64 - 1, 0}} {
+		a, b := s[0], s[1]
+		flags := uint32((a-b)>>63*n | ((a^b)&(a^(a-b)))>>63*v)
+		if a == b {
+			flags |= z
+		}
+		if a >= b {
+			flags |= c
+		}
+		if flags == nzcv {
+			return FlagOperands{FlagsSub64, a, b}
+		}
+	}
+	return FlagOperands{FlagsPacked, uint64(nzcv) << 28, 0}
 }
 
 // systemRegister is the number of one, of the fields op0, op1, CRn, CRm and op2 of an instruction.
@@ -246,8 +246,11 @@ var (
 	ZeroBlock = systemRegister(1, 3, 7, 4, 1) // DC ZVA
 )
 
-// PStateDAIF are the bits of PSTATE that mask interrupts.
-const PStateDAIF = 15 << 6
+// Bits of PSTATE that mask interrupts: all of them, and I.
+const (
+	PStateDAIF = 15 << 6
+	PStateI    = 1 << 7
+)
 
 // WordA64 is a system register that is a word of the hart.
 type WordA64 struct {

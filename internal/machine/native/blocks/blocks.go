@@ -48,7 +48,7 @@ type Host struct {
 
 // Walk says where the machine has what a walk of page tables uses. The order is that of struct jit_layout of src/common/jit.c.
 type Walk struct {
-	Scratch                      uint32 // address of three words of 8 bytes for native code alone
+	Scratch                      uint32 // address of 16 words of 8 bytes for native code alone
 	RAMBytes                     uint32 // address of the size of RAM, 8 bytes
 	CodeIndex                    uint32 // address of 2 bytes for each page of RAM: not zero where it is code
 	Dirty                        uint32 // address of a byte for each page of linear memory: zero where a store is to be noted

@@ -26,7 +26,7 @@ struct jit_state {
     uint16_t hotness[JIT_HOTNESS]; // counts what jumps reach; slots share counters
     uint32_t live[JIT_FUNCTIONS]; // the function at each place of the ring
     uint64_t places[32]; // of translated code alone, within a block: where the accesses by a guest register are
-    uint64_t scratch[3]; // of translated code alone, while it looks up a page
+    uint64_t scratch[16]; // of translated code alone, while it looks up a page, or two
 };
 
 extern struct jit_state jit;

@@ -500,7 +500,7 @@ func TestRefusesMutations(t *testing.T) {
 		}
 	}
 	t.Logf("%d mutations, %d of them accepted", count, accepted)
-	if accepted == 0 || accepted > count/2 {
+	if accepted == 0 || accepted > count*2/3 { // most words of vectors mean something
 		t.Errorf("of %d mutations %d are accepted: the test does not try what it should", count, accepted)
 	}
 }
