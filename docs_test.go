@@ -84,13 +84,13 @@ func TestAnchors(t *testing.T) {
 	}
 }
 
-// TestWordsOfDocs keeps docs short: 31,000 words without docs/measurements, as scripts/sizes counts those with a letter or a digit.
+// TestWordsOfDocs keeps docs short: 31,500 words without docs/measurements, as scripts/sizes counts those with a letter or a digit.
 func TestWordsOfDocs(t *testing.T) {
 	out, err := exec.Command("go", "run", "./scripts/sizes").Output()
 	if err != nil {
 		t.Fatalf("go run ./scripts/sizes: %v", err)
 	}
-	const limit = 31_000
+	const limit = 31_500
 	counted := regexp.MustCompile(`(\d+) with a letter or a digit`).FindSubmatch(out)
 	if counted == nil {
 		t.Fatal("scripts/sizes does not say how many words docs has")

@@ -46,7 +46,7 @@ func networkShape(n Network) *checkpoint.Network {
 // meta describes the machine that is made of r.
 func (r *resources) meta(c Config) (snapshot.Meta, error) {
 	m := snapshot.Meta{
-		Created: time.Now().UTC(), Machine: c.machineDigest(r.architecture), Memory: c.Memory,
+		Created: time.Now().UTC(), Machine: c.machineDigest(r.architecture), Memory: c.Memory, CPUs: several(c.CPUs),
 		Image: r.image.Name, RootDisk: bareDigest(r.image.RootDiskDigest), Shares: len(c.Mounts), KernelArguments: c.KernelArguments,
 	}
 	if r.architecture != platform.RISCV64 {
@@ -78,7 +78,7 @@ func (c Config) machineDigest(architecture platform.Architecture) string {
 	if c.emulator != nil {
 		return c.emulator.digest
 	}
-	return bareDigest(machine.ModuleDigest(architecture))
+	return bareDigest(machine.ModuleDigest(architecture, c.CPUs))
 }
 
 // openBase finds the base, or has the VM leave one.

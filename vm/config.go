@@ -39,6 +39,8 @@ const (
 	// DefaultHostMemory is the default of Config.HostMemory, in bytes.
 	// It is enough for as many connections of each kind as nat.Limits lets there be by default.
 	DefaultHostMemory = 256 << 20
+	// MaxCPUs bounds Config.CPUs.
+	MaxCPUs = machine.MaxHarts
 	// MinHostMemory is the least Config.HostMemory, in bytes.
 	MinHostMemory = 16 << 20
 
@@ -64,6 +66,9 @@ type Config struct {
 	// Memory is the guest's RAM in bytes; it is rounded up to whole pages. It costs the host what the guest has touched.
 	// Default: DefaultMemory.
 	Memory uint64 `json:"memory,omitempty"`
+	// CPUs is how many processors the guest has, 1 to MaxCPUs; several exist on linux/arm64 alone, which an image for both then is for. Each
+	// that works takes a thread of the host. Default: 1. A restored VM has as many as it was saved with.
+	CPUs int `json:"cpus,omitempty"`
 	// HostMemory bounds, in bytes, the memory that the guest takes on this host besides its own Memory: buffers of its
 	// network's connections, what it leaves unread and unanswered, and files that it has open in mounts. When it is used up, new
 	// connections are refused and files are not opened; there is a warning to Logger from 80 % on. Default: DefaultHostMemory.
@@ -188,6 +193,9 @@ func (c Config) withDefaults() (Config, error) {
 			c.Memory>>20, MinMemory>>20, MaxMemory>>20)
 	}
 	c.Memory = wholePages(c.Memory)
+	if c, err = c.withProcessors(); err != nil {
+		return c, err
+	}
 	if c.HostMemory == 0 {
 		c.HostMemory = DefaultHostMemory
 	}
@@ -233,6 +241,30 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	return c, checkMounts(c.Mounts)
+}
+
+// withProcessors checks how many there are.
+func (c Config) withProcessors() (Config, error) {
+	c.CPUs = max(c.CPUs, 0)
+	switch {
+	case c.CPUs > MaxCPUs:
+		return c, fmt.Errorf("%d processors: a VM can have at most %d", c.CPUs, MaxCPUs)
+	case c.CPUs <= 1:
+		c.CPUs = 1
+	case c.Platform == "":
+		c.Platform = platform.ARM64.Platform()
+	case c.architecture() != platform.ARM64:
+		return c, fmt.Errorf("%d processors: a VM for %s has one, give it the platform %s", c.CPUs, c.Platform, platform.ARM64.Platform())
+	}
+	return c, nil
+}
+
+// several is how a saved VM's description has a number of processors: as those did that knew of one alone.
+func several(cpus int) int {
+	if cpus == 1 {
+		return 0
+	}
+	return cpus
 }
 
 // guestFlags are the settings that the guest's supervisor carries out.

@@ -3,6 +3,7 @@ package vm
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -59,16 +60,16 @@ type emulatorKind struct {
 // programs has the machines' compiled code by architecture and cache directory. All VMs of the process share it.
 var programs = refcount.Map[*machine.Program]{Free: func(p *machine.Program) { _ = p.Close(context.Background()) }}
 
-func programKey(architecture platform.Architecture, cacheDir string) string {
-	return string(architecture) + ":" + cacheDir
+func programKey(architecture platform.Architecture, harts bool, cacheDir string) string {
+	return fmt.Sprint(architecture, ":", harts, ":", cacheDir)
 }
 
 // acquireProgram compiles the machine, or shares what another VM has compiled. cacheDir is a folder of the store, which keeps what is translated, too. A cache
 // that cannot be used, or whose key cannot be kept outside of the store, costs only time.
-func acquireProgram(ctx context.Context, architecture platform.Architecture, cacheDir string, log *slog.Logger) (*refcount.Ref[*machine.Program], error) {
-	return programs.Acquire(programKey(architecture, cacheDir), func() (program *machine.Program, err error) {
+func acquireProgram(ctx context.Context, architecture platform.Architecture, harts bool, cacheDir string, log *slog.Logger) (*refcount.Ref[*machine.Program], error) {
+	return programs.Acquire(programKey(architecture, harts, cacheDir), func() (program *machine.Program, err error) {
 		start, ctx := time.Now(), context.WithoutCancel(ctx)
-		config := machine.ProgramConfig{Architecture: architecture, CacheDir: cacheDir}
+		config := machine.ProgramConfig{Architecture: architecture, Harts: harts, CacheDir: cacheDir}
 		if cacheDir != "" {
 			if build := buildid.Read(); build != "" {
 				config.Translations = openTranslations(filepath.Dir(cacheDir), build, log)
@@ -80,7 +81,7 @@ func acquireProgram(ctx context.Context, architecture platform.Architecture, cac
 		}
 		if err != nil && cacheDir != "" {
 			log.Warn("compiled code cannot be kept, each start takes longer", "error", err)
-			program, err = machine.NewProgram(ctx, machine.ProgramConfig{Architecture: architecture})
+			program, err = machine.NewProgram(ctx, machine.ProgramConfig{Architecture: architecture, Harts: harts})
 		}
 		clear(config.CacheKey) // before a guest runs: nothing that this process compiles later is kept
 		log.Debug("timing: compiled the machine", "took", time.Since(start))

@@ -16,7 +16,7 @@ import (
 func UseModule(t testing.TB, storeDir string, module []byte) {
 	t.Helper()
 	made := false
-	_, err := programs.Acquire(programKey(platform.Default, filepath.Join(storeDir, "compiled")), func() (*machine.Program, error) { // which is never released
+	_, err := programs.Acquire(programKey(platform.Default, false, filepath.Join(storeDir, "compiled")), func() (*machine.Program, error) { // which is never released
 		made = true
 		return machine.NewProgram(t.Context(), machine.ProgramConfig{Module: module})
 	})

@@ -123,8 +123,8 @@ func (v *VM) plan(n int, o ForkOptions) (list []*forkState, err error) {
 // sameShape refuses a configuration that differs in what a running machine cannot change.
 func (v *VM) sameShape(c Config) error {
 	switch own := v.config; {
-	case c.Memory != own.Memory, c.Image != own.Image, c.Platform != own.Platform, len(c.Kernel) != len(own.Kernel), c.KernelArguments != own.KernelArguments:
-		return errors.New("a fork has the memory, image, platform and kernel of its VM")
+	case c.Memory != own.Memory, c.CPUs != own.CPUs, c.Image != own.Image, c.Platform != own.Platform, len(c.Kernel) != len(own.Kernel), c.KernelArguments != own.KernelArguments:
+		return errors.New("a fork has the memory, processors, image, platform and kernel of its VM")
 	case len(c.Mounts) != len(own.Mounts):
 		return fmt.Errorf("%d mounts: a fork has as many as its VM, %d", len(c.Mounts), len(own.Mounts))
 	case c.Network.Disabled != own.Network.Disabled:

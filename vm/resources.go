@@ -85,7 +85,7 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 			if r.temporary != nil {
 				cacheDir = "" // it would not be used again
 			}
-			if r.program, err = acquireProgram(ctx, likely, cacheDir, c.Logger); err != nil {
+			if r.program, err = acquireProgram(ctx, likely, c.CPUs > 1, cacheDir, c.Logger); err != nil {
 				return err
 			}
 			select {
@@ -95,7 +95,7 @@ func acquire(ctx context.Context, r *resources, c Config, id checkpoint.Identity
 			}
 			if r.architecture != likely {
 				r.program.Release()
-				r.program, err = acquireProgram(ctx, r.architecture, cacheDir, c.Logger)
+				r.program, err = acquireProgram(ctx, r.architecture, c.CPUs > 1, cacheDir, c.Logger)
 			}
 			return err
 		}))

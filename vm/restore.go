@@ -121,6 +121,11 @@ func adopt(m snapshot.Meta, c Config, o RestoreOptions) (Config, checkpoint.Iden
 		c.Memory = m.Memory
 	}
 	c.Memory = wholePages(c.Memory)
+	if saved := max(m.CPUs, 1); c.CPUs == 0 {
+		c.CPUs = saved
+	} else if c.CPUs != saved {
+		return c, id, fmt.Errorf("%d processors: the VM was saved with %d, which cannot change: leave out their number", c.CPUs, saved)
+	}
 	if of := m.Architecture(); c.Platform != "" && c.architecture() != of {
 		return c, id, fmt.Errorf("platform %s: the VM was saved on %s, which cannot change: leave out the platform", c.Platform, of.Platform())
 	}

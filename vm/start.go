@@ -110,7 +110,7 @@ func (v *VM) powerOn(ctx context.Context) (*wasi.StreamHost, error) {
 	v.slices = newSliceWatch(v.overrun)
 	devices := machine.Config{
 		Busy:   v.slices.setBusy,
-		Memory: v.config.Memory, Console: screen, Control: control, Bulk: v.bulk.stream,
+		Memory: v.config.Memory, Harts: v.config.CPUs, Console: screen, Control: control, Bulk: v.bulk.stream,
 		Disks:  []machine.Disk{{File: wasi.NewDisk(root, root.Size(), true), ReadOnly: true}},
 		Shares: append(r.shares.devices(), v.added.devices()...), Generation: v.identity.ID, Logger: v.config.Logger,
 	}

@@ -166,6 +166,8 @@ export interface NewSnapshot {
 }
 
 export interface NewVM {
+  /** processors; default 1, several for linux/arm64 alone */
+  cpus?: number;
   /** bytes; default 10 GiB */
   diskSize?: number;
   env?: Record<string, string>;
@@ -321,6 +323,8 @@ export interface Truncation {
 }
 
 export interface VM {
+  /** processors */
+  cpus?: number;
   error?: string;
   health?: string;
   image?: string;

@@ -106,7 +106,7 @@ func (c *cli) serveE2B(ctx context.Context, f *e2bFlags) (err error) {
 	defer func() { err = errors.Join(err, file.Close()) }()
 	server, err := e2b.New(e2b.Config{
 		Audit: audit,
-		VMs:   &e2bVMs{store, config}, Snapshots: &e2bSnapshots{c, store, config}, Key: key, User: f.user, Policy: policy, Max: f.max, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory), Logger: c.log,
+		VMs:   &e2bVMs{store, config}, Snapshots: &e2bSnapshots{c, store, config}, Key: key, User: f.user, Policy: policy, Max: f.max, CPUs: config.CPUs, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory), Logger: c.log,
 	})
 	if err != nil {
 		return err

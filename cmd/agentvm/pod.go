@@ -140,7 +140,7 @@ func (c *cli) servePod(ctx context.Context, f *podFlags) (err error) {
 	defer func() { err = errors.Join(err, log.Close()) }()
 	server, err := pod.New(pod.Config{
 		Audit: audit,
-		VMs:   all, UID: uid, Gateways: public, Domain: f.domain, User: f.user, Policy: policy, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory),
+		VMs:   all, UID: uid, Gateways: public, Domain: f.domain, User: f.user, Policy: policy, CPUs: config.CPUs, Memory: cmp.Or(int64(config.Memory), vm.DefaultMemory),
 		Key: key, API: localHost(handler.Handler()), Kept: file, Logger: c.log,
 	})
 	if err != nil {

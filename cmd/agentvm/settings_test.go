@@ -30,6 +30,7 @@ type sample struct {
 var samples = map[string]sample{
 	"image":             {"busybox", `image = "busybox"`, `"image": "busybox"`, ".image"},
 	"platform":          {"linux/arm64", `platform = "linux/arm64"`, `"platform": "linux/arm64"`, ".platform"},
+	"cpus":              {"2", `cpus = 2`, `"cpus": 2`, ".cpus"},
 	"memory":            {"1G", `memory = "1G"`, `"memory": 1073741824`, ".memory"},
 	"cold":              {"true", `cold = true`, ``, ".coldBoot"},
 	"host-memory":       {"64M", `host-memory = "64M"`, ``, ".hostMemory"},

@@ -173,7 +173,7 @@ func (c *cli) adviseFiles(ctx context.Context, path, from, name, image string, e
 // fits reports whether a saved VM's memory is of this version's machine and belongs to an image, or to the one that the snapshot names, as far
 // as that is known.
 func (c *cli) fits(meta snapshot.Meta, name string) bool {
-	if "sha256:"+meta.Machine != machine.ModuleDigest(meta.Architecture()) {
+	if "sha256:"+meta.Machine != machine.ModuleDigest(meta.Architecture(), meta.CPUs) {
 		return false
 	}
 	store, err := c.store(nil)

@@ -76,7 +76,7 @@ func currentVersions() versions {
 		Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 	}
 	for _, a := range platform.Supported() {
-		v.Guests = append(v.Guests, guestVersions{a.Platform(), machine.ModuleDigest(a), "sha256:" + supervisor.Digest(a)})
+		v.Guests = append(v.Guests, guestVersions{a.Platform(), machine.ModuleDigest(a, 1), "sha256:" + supervisor.Digest(a)})
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {

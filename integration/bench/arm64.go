@@ -156,7 +156,7 @@ func tryArm64(ctx context.Context, b *bench) error {
 		return nil
 	}
 	page := fmt.Sprintf("# Programs for linux/arm64\n\n`make arm64-programs` on %s/%s, %s: Debian sid's and npm's programs in a VM of 2 GiB, the first time and again, and once on QEMU 7.2's `virt` with a Cortex-A72, the same kernel and root. "+
-		"Seconds by the clock. Machine %s, kernel %s.\n\n%s\n%d of %d work.\n", runtime.GOOS, runtime.GOARCH, time.Now().UTC().Format(time.DateOnly), machine.ModuleDigest(platform.ARM64)[:19], kernel.Version, table.String(), worked, tried)
+		"Seconds by the clock. Machine %s, kernel %s.\n\n%s\n%d of %d work.\n", runtime.GOOS, runtime.GOARCH, time.Now().UTC().Format(time.DateOnly), machine.ModuleDigest(platform.ARM64, 1)[:19], kernel.Version, table.String(), worked, tried)
 	return os.WriteFile(filepath.Join(b.kit.root, "docs", "measurements", "arm64.md"), []byte(page), 0o644)
 }
 

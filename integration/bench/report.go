@@ -79,7 +79,7 @@ type report struct {
 func (r *report) header(k *kit) {
 	r.about = fmt.Sprintf("goos: %s\ngoarch: %s\npkg: agentvm/integration/bench\ncpu: %s\ncpus: %d\ndate: %s\nload: %s\ngo: %s\n",
 		runtime.GOOS, runtime.GOARCH, processorName(), runtime.NumCPU(), time.Now().UTC().Format(time.RFC3339), loadAverage(), runtime.Version()) +
-		fmt.Sprintf("machine: %s\nkernel: %s\nimage: %s\nqemu: %s\n", machine.ModuleDigest(platform.RISCV64), kernel.Version, k.image.Name, qemuVersion())
+		fmt.Sprintf("machine: %s\nkernel: %s\nimage: %s\nqemu: %s\n", machine.ModuleDigest(platform.RISCV64, 1), kernel.Version, k.image.Name, qemuVersion())
 	fmt.Fprint(r.out, r.about)
 }
 

@@ -20,6 +20,7 @@ type abiConfig struct {
 	ShareFD               [MaxShares]int32
 	ShareTag              [MaxShares][shareTagSize]byte
 	ClockMode, HartFlags  uint32
+	Harts, Reserved       uint32
 	RealtimeNanoseconds   uint64
 	Generation            [16]byte
 }
@@ -42,6 +43,7 @@ type abiLayout struct {
 	ScratchCount, HashedCount uint32
 	CodePool, CodeIndex       abiRange
 	Scratch, Hashed           [4]abiRange
+	Harts                     [8]uint32 // their addresses, of a machine of several
 }
 
 // abiRange mirrors struct memory_range of src/common/machine.h: a part of linear memory.
@@ -56,7 +58,7 @@ type abiResult struct {
 	PC         uint64
 }
 
-const layoutVersion = 2
+const layoutVersion = 3
 
 // check refuses a module that was built from other sources than this package.
 func (l *abiLayout) check() error {
@@ -95,6 +97,7 @@ func (c *Config) abi() abiConfig {
 		NetMTU:              uint16(c.MTU),
 		ClockMode:           flag(c.Deterministic, clockInstructions),
 		HartFlags:           flag(c.MachineMode, hartStartM),
+		Harts:               uint32(c.harts()),
 		RealtimeNanoseconds: deterministicEpoch,
 		Generation:          c.Generation,
 	}

@@ -16,7 +16,7 @@ import (
 // configMembers names the members of struct machine_config in the order of abiConfig's fields.
 var configMembers = []string{
 	"ram_size", "console_in_fd", "console_out_fd", "control_fd", "bulk_fd", "net_fd", "net_flags", "net_mac", "net_mtu",
-	"disk_fd", "disk_flags", "share_fd", "share_tag", "clock_mode", "hart_flags", "realtime_ns",
+	"disk_fd", "disk_flags", "share_fd", "share_tag", "clock_mode", "hart_flags", "harts", "reserved", "realtime_ns",
 	"generation",
 }
 

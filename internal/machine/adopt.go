@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -86,11 +87,40 @@ func (m *Machine) takeState(c *content) error {
 			return err
 		}
 	}
+	if err := m.takeOthers(c, list.Part[0].Copy, list.Part[0].State.Size); err != nil {
+		return err
+	}
 	refused, err := m.call("adopt")
 	if err == nil && refused != 0 {
 		err = fmt.Errorf("%w: its %s cannot be", ErrState, stateNames[min(int(refused), len(stateNames))-1])
 	}
 	return err
+}
+
+// takeOthers hands the other harts copies of their registers, one after the other at the place of the first one's.
+func (m *Machine) takeOthers(c *content, at, size uint32) error {
+	if len(m.others) == 0 {
+		return nil
+	}
+	place, ok := m.memory.Read(at, size) // of which takeState has made sure
+	if !ok {
+		return errHart
+	}
+	first := bytes.Clone(place)
+	for _, h := range m.others {
+		if err := c.read(h.address(), place); err != nil {
+			return err
+		}
+		taken, err := h.module.ExportedFunction("adopt_hart").Call(h.ctx)
+		if err == nil && taken[0] == 0 {
+			err = fmt.Errorf("%w: the registers of processor %d cannot be", ErrState, h.number)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	copy(place, first)
+	return nil
 }
 
 // read reads the image's memory from an address on. What is in no part is zeros.

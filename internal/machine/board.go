@@ -52,7 +52,7 @@ func (m *Machine) deviceTree(b boot) ([]byte, error) {
 			t.text("device_type", "memory")
 			t.reg(RAMBase, m.config.Memory)
 		})
-		m.processor.describe(t)
+		m.processor.describe(t, m.config.harts())
 		t.node("soc", func() { m.devices(t) })
 	})
 	return t.bytes(), nil

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Builds the machines from src/, byte-reproducibly, with Debian's clang-19 and lld-19: machine.wasm for riscv64, machine-arm64.wasm, and of the
-# same sources standalone.wasm and standalone-arm64.wasm (src/common/standalone.c), which are committed compressed, by zstd.
-# usage: internal/machine/build.sh [RISCV64 [STANDALONE [ARM64 [STANDALONE_ARM64]]]]   Without names it replaces the committed modules and
-#                                     machine.json, which says what they were made from; else it only writes the modules that have a name there.
-#                                     CFLAGS adds flags.
+# Builds the machines from src/, byte-reproducibly, with Debian's clang-19 and lld-19: machine.wasm for riscv64, machine-arm64.wasm, and, compressed by
+# zstd, what few need: of the same sources standalone.wasm and standalone-arm64.wasm (src/common/standalone.c) and machine-arm64-harts.wasm
+# (src/common/harts.c).
+# usage: internal/machine/build.sh [RISCV64 [STANDALONE [ARM64 [STANDALONE_ARM64 [ARM64_HARTS]]]]]   Without names it replaces the committed modules
+#                                     and machine.json, which says what they were made from; else it only writes the modules that have a name
+#                                     there. CFLAGS adds flags.
 set -eu
 cd "$(dirname "$0")"
 for tool in clang-19 wasm-ld-19 zstd; do
@@ -13,8 +14,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [ $# -eq 0 ]; then
     riscv64=machine.wasm standalone=$work/standalone.wasm arm64=machine-arm64.wasm standalone_arm64=$work/standalone-arm64.wasm
+    arm64_harts=$work/machine-arm64-harts.wasm
 else
-    riscv64=$1 standalone=${2:-} arm64=${3:-} standalone_arm64=${4:-}
+    riscv64=$1 standalone=${2:-} arm64=${3:-} standalone_arm64=${4:-} arm64_harts=${5:-}
 fi
 # -fno-jump-tables: a switch becomes a tree of conditional branches (docs/internals/rationale.md).
 flags="--target=wasm32 -std=c17 -O3 -Wall -Wextra -Werror -ffreestanding -nostdlib
@@ -45,22 +47,26 @@ module() {
     # The hart lives between the stack and the data, see HART_ADDRESS in hart.h.
     # shellcheck disable=SC2086
     wasm-ld-19 --no-entry --strip-all --max-memory=4294901760 -z stack-size=65536 \
-        --stack-first --global-base=1048576 -o "$work/module.wasm" $objects
+        --stack-first --global-base=1048576 ${LDFLAGS:-} -o "$work/module.wasm" $objects
     mv "$work/module.wasm" "$2"
 }
 module riscv64 "$riscv64"
 module arm64 "$arm64"
 (CFLAGS="${CFLAGS:-} -DAGENTVM_STANDALONE" && module riscv64 "$standalone" && module arm64 "$standalone_arm64")
+# A module for several harts has atomic operations, and what an instance of it is for in two globals (src/common/harts.h).
+clang-19 --target=wasm32 -c -o "$work/hart_base.o" src/common/hart_base.s
+(CFLAGS="${CFLAGS:-} -DAGENTVM_HARTS -matomics" LDFLAGS="$work/hart_base.o --export=hart_base --export=__stack_pointer" && module arm64 "$arm64_harts")
 [ $# -eq 0 ] || exit 0
-zstd -q -19 -f --no-check "$standalone" -o standalone.wasm.zst
-zstd -q -19 -f --no-check "$standalone_arm64" -o standalone-arm64.wasm.zst
+for module in "$standalone" "$standalone_arm64" "$arm64_harts"; do
+    zstd -q -19 -f --no-check "$module" -o "$(basename "$module").zst"
+done
 
 sha256() { sha256sum "$1" | cut -d' ' -f1; }
 
 # One line of machine.json for each source; manifest_test.go has the same list.
 sources() {
     comma=
-    for file in build.sh a64/instructions.tbl riscv/instructions.tbl src/arm64/*.[ch] src/common/*.[ch] src/riscv64/*.[ch]; do
+    for file in build.sh a64/instructions.tbl riscv/instructions.tbl src/arm64/*.[ch] src/common/*.[chs] src/riscv64/*.[ch]; do
         printf '%b    "%s": "%s"' "$comma" "$file" "$(sha256 "$file")"
         comma=',\n'
     done
@@ -79,6 +85,8 @@ cat >machine.json <<EOF
   "arm64_bytes": $(wc -c <machine-arm64.wasm),
   "standalone_arm64_sha256": "$(sha256 "$standalone_arm64")",
   "standalone_arm64_bytes": $(wc -c <"$standalone_arm64"),
+  "arm64_harts_sha256": "$(sha256 "$arm64_harts")",
+  "arm64_harts_bytes": $(wc -c <"$arm64_harts"),
   "toolchain": {
     "clang-19": "$(clang-19 --version | sed -n 1p)",
     "wasm-ld-19": "$(wasm-ld-19 --version | sed -n 1p)"

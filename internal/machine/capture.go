@@ -40,7 +40,7 @@ func (m *Machine) Capture(extents int) (*MemoryImage, error) {
 	} else if m.base != nil {
 		base = m.base.parts
 	}
-	if err := m.callNothing("captured"); err != nil {
+	if err := errors.Join(m.callNothing("captured"), m.callOthers("captured_hart")); err != nil {
 		return nil, fmt.Errorf("capture the machine: %w", err)
 	}
 	captured, file, err := m.save(spans, base, extents)

@@ -22,6 +22,9 @@ const (
 	defaultMTU   = 1500
 )
 
+// MaxHarts bounds the processors of a machine.
+const MaxHarts = 8
+
 // Disk is the backend of a virtio block device: a File with Pread, and Pwrite unless it is read-only.
 type Disk struct {
 	File     wasi.File
@@ -48,6 +51,9 @@ type Config struct {
 
 	Disks  []Disk  // vda, vdb, ...; at most MaxDisks
 	Shares []Share // at most MaxShares
+
+	// Harts is how many processors the machine has, of a Program for several; 0 is 1.
+	Harts int
 
 	// MachineMode starts the hart in M-mode, for bare programs; otherwise it starts in S-mode and the machine answers
 	// SBI calls.
@@ -76,7 +82,10 @@ const (
 	fdBulk       = 6
 	fdDisk       = 8
 	fdShare      = 16
+	fdWake       = 63 // no file: another processor wakes the first one
 )
+
+func (c *Config) harts() int { return max(c.Harts, 1) }
 
 func (c *Config) validate() error {
 	if c.Memory == 0 {
@@ -99,6 +108,10 @@ func (c *Config) validate() error {
 		return fmt.Errorf("memory of %d MiB: must be between %d and %d MiB", c.Memory>>20, MinMemory>>20, MaxMemory>>20)
 	case c.Memory%4096 != 0:
 		return fmt.Errorf("memory of %d bytes is not a multiple of 4096", c.Memory)
+	case c.Harts < 0 || c.Harts > MaxHarts:
+		return fmt.Errorf("%d processors: must be between 1 and %d", c.Harts, MaxHarts)
+	case c.Harts > 1 && c.Deterministic:
+		return errors.New("a deterministic machine has one processor: what several do in which order depends on the host")
 	case len(c.MAC) != 6:
 		return fmt.Errorf("MAC address %q has %d bytes, Ethernet needs 6", c.MAC, len(c.MAC))
 	case c.MTU < 68 || c.MTU > 65535:

@@ -21,10 +21,13 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"sync"
 
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/experimental"
 
+	"agentvm/internal/host/embedded"
 	"agentvm/internal/host/platform"
 	"agentvm/wasi"
 )
@@ -35,7 +38,13 @@ var (
 	riscv64Module []byte
 	//go:embed machine-arm64.wasm
 	arm64Module []byte
+	//go:embed machine-arm64-harts.wasm.zst
+	arm64HartsCompressed []byte
 )
+
+var arm64HartsModule = sync.OnceValues(func() ([]byte, error) {
+	return embedded.Unpack("machine-arm64-harts.wasm", arm64HartsCompressed)
+})
 
 // Program is the machine's compiled module in a wazero runtime of its own.
 type Program struct {
@@ -57,6 +66,8 @@ type ProgramConfig struct {
 	// CacheKey authenticates the files of CacheDir: those that were written with another key are not used, and replaced. 32 bytes
 	// that no guest can read; required with CacheDir.
 	CacheKey []byte
+	// Harts is whether the machines may have several processors. Those that have one are slower with it.
+	Harts bool
 	// Interpreter makes wazero interpret the module instead of compiling it, some 50 times slower. It is what
 	// happens anyway on processors that wazero has no compiler for.
 	Interpreter bool
@@ -89,7 +100,17 @@ func NewProgram(ctx context.Context, cfg ProgramConfig) (*Program, error) {
 		p.Close(ctx)
 		return nil, fmt.Errorf("register the way into native code: %w", err)
 	}
+	if err := instantiateHarts(ctx, p.runtime); err != nil {
+		p.Close(ctx)
+		return nil, fmt.Errorf("register what harts ask the host for: %w", err)
+	}
 	module := cfg.Module
+	if module == nil && cfg.Harts {
+		if module, err = processor.moduleForHarts(); err != nil {
+			p.Close(ctx)
+			return nil, err
+		}
+	}
 	if module == nil {
 		module = processor.module
 	}
@@ -106,7 +127,7 @@ func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, *codeFiles, error) 
 	if cfg.Interpreter {
 		c = wazero.NewRuntimeConfigInterpreter()
 	}
-	c = c.WithCoreFeatures(api.CoreFeaturesV2).WithDebugInfoEnabled(false)
+	c = c.WithCoreFeatures(api.CoreFeaturesV2 | experimental.CoreFeaturesThreads).WithDebugInfoEnabled(false)
 	if cfg.CacheDir == "" {
 		return c, nil, nil
 	}
@@ -125,11 +146,11 @@ func runtimeConfig(cfg ProgramConfig) (wazero.RuntimeConfig, *codeFiles, error) 
 func (p *Program) Close(ctx context.Context) error { return p.runtime.Close(ctx) }
 
 // ModuleDigest identifies the machine for an architecture that this program holds: "sha256:" and the digest of its module. It is empty for an
-// architecture that there is no machine for.
-func ModuleDigest(architecture platform.Architecture) string {
+// architecture that there is no machine for. Machines of several processors have a module of their own.
+func ModuleDigest(architecture platform.Architecture, harts int) string {
 	p, err := processorOf(architecture)
 	if err != nil {
 		return ""
 	}
-	return p.digest()
+	return p.digest(harts > 1)
 }

@@ -28,7 +28,7 @@ func (j *machineJIT) function(number uint32) *function {
 
 // put gives a page the entries of a block.
 func (j *machineJIT) put(frame uint32, page *translatedPage, block *native.Block) error {
-	number, err := j.reserve.Call(j.m.ctx)
+	number, err := j.reserve.Call(j.h.ctx)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (j *machineJIT) put(frame uint32, page *translatedPage, block *native.Block
 		}
 	}
 	if f.first, err = j.code.Install(block, uint64(j.abi.OpTranslated)|uint64(f.number)<<32); err != nil {
-		_, removed := j.remove.Call(j.m.ctx, uint64(f.number))
+		_, removed := j.remove.Call(j.h.ctx, uint64(f.number))
 		return errors.Join(err, removed)
 	}
 	j.functions[at] = f
@@ -98,7 +98,7 @@ func (j *machineJIT) evict(number uint32) error {
 		maps.DeleteFunc(page.entries, func(_ uint16, e entryState) bool { return e.function == number })
 	}
 	j.code.Remove(f.first, f.count)
-	_, err := j.remove.Call(j.m.ctx, uint64(number))
+	_, err := j.remove.Call(j.h.ctx, uint64(number))
 	return err
 }
 

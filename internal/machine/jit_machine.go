@@ -32,12 +32,12 @@ type abiJIT struct {
 	Places                            uint32 // address of 32 words of 8 bytes, for native code alone
 	Walk                              blocks.Walk
 	SlotSize, OpTranslated, Undecoded uint32 // bytes of a decoded slot; the operations that stand for a translated one, and for one that was never executed
-	CodePageSize                      uint32 // struct code_page
+	CodePageSize, CodePool            uint32 // struct code_page; address of the first one
 	State, Functions                  uint32 // struct jit_state; size of the ring of functions
 }
 
 // jitVersion is that of the contract which this program was written for.
-const jitVersion = 11
+const jitVersion = 12
 
 // Offsets in struct jit_state of src/common/jit.h.
 const (
@@ -56,6 +56,7 @@ const (
 // machineJIT is the translated code of one machine. It belongs to the goroutine that runs the machine.
 type machineJIT struct {
 	m        *Machine
+	h        *hart
 	t        *translator
 	slotCode uint32 // see processor
 	abi      abiJIT
@@ -79,22 +80,31 @@ const onceOnly = 1_000_000
 
 // startJIT prepares a new or restored machine.
 func (m *Machine) startJIT(p *Program) error {
-	t := p.translator
-	configure := m.module.ExportedFunction("jit_configure")
+	for _, h := range m.all() {
+		if err := h.startJIT(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *hart) startJIT(p *Program) error {
+	t, m := p.translator, h.m
+	configure := h.module.ExportedFunction("jit_configure")
 	if !t.translates(m.config.Deterministic) {
 		// The image that a machine is restored from may have entries of functions that are not here.
-		_, err := configure.Call(m.ctx, 0, 0)
+		_, err := configure.Call(h.ctx, 0, 0)
 		return err
 	}
 	j := &machineJIT{
-		m: m, t: t, slotCode: m.processor.slotCode, pages: map[uint32]*translatedPage{}, functions: map[uint32]*function{},
-		install: m.module.ExportedFunction("jit_install"), reserve: m.module.ExportedFunction("jit_reserve"),
-		remove: m.module.ExportedFunction("jit_remove"),
+		m: m, h: h, t: t, slotCode: m.processor.slotCode, pages: map[uint32]*translatedPage{}, functions: map[uint32]*function{},
+		install: h.module.ExportedFunction("jit_install"), reserve: h.module.ExportedFunction("jit_reserve"),
+		remove: h.module.ExportedFunction("jit_remove"),
 	}
 	if t.mode == TranslateDefault {
-		j.begins = m.result.Retired + onceOnly
+		j.begins = h.result.Retired + onceOnly
 	}
-	layout, err := configure.Call(m.ctx, 1, uint64(flag(t.mode == TranslateAll, 1)))
+	layout, err := configure.Call(h.ctx, 1, uint64(flag(t.mode == TranslateAll, 1)))
 	if err != nil {
 		return err
 	}
@@ -104,8 +114,8 @@ func (m *Machine) startJIT(p *Program) error {
 	if j.abi.Version != jitVersion {
 		return fmt.Errorf("machine.wasm has version %d of the contract with translated code, this program %d: rebuild it with `make wasm`", j.abi.Version, jitVersion)
 	}
-	m.ctx = context.WithValue(m.ctx, nativeKey{}, j)
-	m.jit = j
+	h.ctx = context.WithValue(h.ctx, nativeKey{}, j)
+	h.jit = j
 	return nil
 }
 
@@ -148,7 +158,10 @@ func (j *machineJIT) afterSlice() error {
 // reinstallIfUnchanged installs the entries of a page again whose decoded form was dropped and has returned with the same contents.
 func (j *machineJIT) reinstallIfUnchanged(at codePlace) (bool, error) {
 	page := j.pages[at.frame]
-	if page == nil || !page.entries[at.offset].installed() || j.current(at.frame) != page {
+	if page == nil || !page.entries[at.offset].installed() {
+		return false, nil
+	}
+	if now, _ := j.current(at.frame); now != page {
 		return false, nil
 	}
 	err := j.reinstall(at.frame, page)
@@ -157,7 +170,7 @@ func (j *machineJIT) reinstallIfUnchanged(at codePlace) (bool, error) {
 
 // enter is what the machine calls: see jit_run of src/common/jit.c. An entry that is not the slot's executes nothing.
 func (j *machineJIT) enter(tlb uint32, page, self uint64, entry uint32) {
-	j.code.Enter(entry, self|uint64(entry)<<8, page, j.m.layout.Hart, tlb)
+	j.code.Enter(entry, self|uint64(entry)<<8, page, j.h.address(), tlb)
 }
 
 // close frees the code, when the machine's instance is closed.
@@ -170,26 +183,4 @@ func (j *machineJIT) close() error {
 		j.t.unsaved.flush()
 	}
 	return err
-}
-
-// execute runs a slice. When the machine waits for a translation, the slice continues with it.
-func (m *Machine) execute(budget int64) error {
-	m.stack[0], m.stack[1] = uint64(budget), m.system.TakeReady()
-	for {
-		before := m.result.Retired
-		m.slices.Add(1)
-		err := m.runSlice.CallWithStack(m.ctx, m.stack[:])
-		m.slices.Add(1)
-		if err != nil {
-			return err
-		}
-		if err := m.readResult(); err != nil || m.jit == nil {
-			return err
-		}
-		if err := m.jit.afterSlice(); err != nil || Reason(m.stack[0]) != reasonTranslate {
-			return err
-		}
-		budget -= int64(m.result.Retired - before)
-		m.stack[0], m.stack[1] = uint64(budget), 0
-	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"agentvm/internal/machine/native/blocks"
 )
@@ -55,14 +56,17 @@ func (j *machineJIT) pageCode(frame uint32) []byte {
 		return nil
 	}
 	code, _ := j.m.memory.Read(j.m.layout.RAM+frame*blocks.PageSize, blocks.PageSize)
+	if len(j.m.others) > 0 { // which may be changing it
+		code = slices.Clone(code)
+	}
 	return code
 }
 
-// current gives the record of a page, a new one when its contents have changed; nil when there is no such page.
-func (j *machineJIT) current(frame uint32) *translatedPage {
+// current gives the record of a page, a new one when its contents have changed, and these; nil when there is no such page.
+func (j *machineJIT) current(frame uint32) (*translatedPage, []byte) {
 	code := j.pageCode(frame)
 	if code == nil {
-		return nil
+		return nil, nil
 	}
 	page, sum := j.pages[frame], sha256.Sum256(code)
 	if page == nil || page.sum != sum {
@@ -73,16 +77,16 @@ func (j *machineJIT) current(frame uint32) *translatedPage {
 		page = &translatedPage{id: j.lastPage, sum: sum, entries: map[uint16]entryState{}}
 		j.pages[frame] = page
 	}
-	return page
+	return page, code
 }
 
 // observe notes which slots of a page's decoded form were executed.
 func (j *machineJIT) observe(frame uint32, page *translatedPage) {
-	index, ok := j.m.memory.ReadUint16Le(j.m.layout.CodeIndex.Address + 2*frame)
+	index, ok := j.m.memory.ReadUint16Le(j.abi.Walk.CodeIndex + 2*frame)
 	if !ok || index == 0 {
 		return
 	}
-	slots, ok := j.m.memory.Read(j.m.layout.CodePool.Address+(uint32(index)-1)*j.abi.CodePageSize, blocks.PageSize/j.slotCode*j.abi.SlotSize)
+	slots, ok := j.m.memory.Read(j.abi.CodePool+(uint32(index)-1)*j.abi.CodePageSize, blocks.PageSize/j.slotCode*j.abi.SlotSize)
 	if !ok {
 		return
 	}
@@ -110,7 +114,7 @@ func (j *machineJIT) reinstall(frame uint32, page *translatedPage) error {
 			delete(page.entries, offset) // evicted
 			continue
 		}
-		if _, err := j.install.Call(j.m.ctx, uint64(frame), uint64(offset), uint64(e.function), uint64(e.index)); err != nil {
+		if _, err := j.install.Call(j.h.ctx, uint64(frame), uint64(offset), uint64(e.function), uint64(e.index)); err != nil {
 			return fmt.Errorf("install translated code: %w", err)
 		}
 	}

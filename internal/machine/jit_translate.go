@@ -31,18 +31,18 @@ func (j *machineJIT) begin() error {
 
 // layout says where translations find what they use.
 func (j *machineJIT) layout() blocks.Layout {
-	a, hart := &j.abi, j.m.layout.Hart
+	a, hart := &j.abi, j.h.address()
 	return blocks.Layout{
 		Guest: j.guest(), X: hart + a.X, F: hart + a.F, PC: hart + a.PC, MStatus: hart + a.MStatus, RoundingMode: hart + a.FRM, Flags: hart + a.FFlags, Supervisor: a.Supervisor.At(hart), ARM64: a.ARM64.At(hart), Reservation: hart + a.Reservation, Reserved: hart + a.Reserved,
 		RAM: j.m.layout.RAM, Frame: a.CodePageSize - 8,
 		Read: a.Read, Write: a.Write, Code: a.Code, Entries: a.Entries, Other: a.Other, EntrySize: a.EntrySize, Jumps: a.Jumps, Generation: a.Generation, Places: a.Places, Tag: a.Tag, Addend: a.Addend, Walk: a.Walk.At(hart),
-		Host: native.Host(),
+		Host: native.Host(), Harts: len(j.m.others) > 0,
 	}
 }
 
 // translate translates a page from a hot place on, with all entries that it has, and what was executed in it.
 func (j *machineJIT) translate(at codePlace) error {
-	page := j.current(at.frame)
+	page, code := j.current(at.frame)
 	if page == nil || j.full {
 		return nil
 	}
@@ -50,7 +50,7 @@ func (j *machineJIT) translate(at codePlace) error {
 		j.refuse(at.frame, at.offset)
 		return nil
 	}
-	request := blocks.Page{Code: j.pageCode(at.frame), Entries: []uint16{at.offset}}
+	request := blocks.Page{Code: code, Entries: []uint16{at.offset}}
 	for e := range page.entries {
 		request.Entries = append(request.Entries, e)
 	}
@@ -63,7 +63,7 @@ func (j *machineJIT) translate(at codePlace) error {
 		if found, err := j.share(key, at, page); found || err != nil {
 			return j.giveUp(err)
 		}
-		if page.losses++; j.m.result.Retired < j.begins {
+		if page.losses++; j.h.result.Retired < j.begins {
 			return nil
 		}
 		if found, err := j.restore(key, at, page); found || err != nil {
@@ -98,7 +98,7 @@ func (j *machineJIT) translate(at codePlace) error {
 	if j.t.unsaved != nil && j.t.mode != TranslateAll {
 		j.t.unsaved.add(key, native.Encode(made, request.Seen))
 	}
-	return j.installBlock(at.frame, j.current(at.frame), block)
+	return j.installBlock(at.frame, page, block)
 }
 
 // leave has a place interpreted.

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"sync/atomic"
+	"sync"
 	"time"
 
-	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
-	"github.com/tetratelabs/wazero/experimental"
 
 	"agentvm/internal/host/debugenv"
 	"agentvm/wasi"
@@ -24,20 +22,18 @@ const RAMBase = 0x8000_0000
 type Machine struct {
 	config        Config
 	processor     *processor
-	ctx           context.Context // carries the System into the module's calls
 	system        *wasi.System
 	clock         hostClock
-	module        api.Module
 	memory        api.Memory
 	linear        *linearMemory
-	runSlice      api.Function
 	layout        abiLayout
 	layoutAddress uint32
-	stack         [2]uint64 // arguments and result of run
-	budget        int64     // instructions of the next slice
-	result        abiResult
-	retired       atomic.Uint64 // of result, for other goroutines
-	slices        atomic.Uint64 // begun and ended, see Progress
+	hart                  // the first one, whose slices also look at the devices
+	others        []*hart // in instances of the module of their own
+	executing     struct {
+		sync.Mutex
+		harts int
+	}
 
 	base     *content // what the memory was at the last Capture or Restore; nil: zero
 	filed    int64    // bytes that captures have written into files since one wrote everything
@@ -45,20 +41,25 @@ type Machine struct {
 	broken   error    // the memory is not there any more
 	warming  *warming // nil: it is not, or was never
 	trimming trimming
-	jit      *machineJIT // nil: everything is interpreted
 }
 
 // NewMachine makes a machine that is powered off: load a program, then Run it. The files in cfg belong to the
 // machine from now on, also when NewMachine fails.
 func (p *Program) NewMachine(ctx context.Context, cfg Config) (*Machine, error) {
-	m := &Machine{config: cfg, processor: p.processor, budget: firstBudget}
-	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
-	m.attachFiles()
+	m := newMachine(p, cfg)
 	if err := m.start(ctx, p); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("make a machine: %w", err)
 	}
 	return m, nil
+}
+
+func newMachine(p *Program, cfg Config) *Machine {
+	m := &Machine{config: cfg, processor: p.processor}
+	m.hart = hart{m: m, budget: firstBudget}
+	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
+	m.attachFiles()
+	return m
 }
 
 func (m *Machine) start(ctx context.Context, p *Program) error {
@@ -96,19 +97,19 @@ func (m *Machine) attachFiles() {
 // instantiate makes the module's instance and learns where its parts are.
 func (m *Machine) instantiate(ctx context.Context, p *Program) error {
 	m.ctx = wasi.WithSystem(context.WithoutCancel(ctx), m.system)
-	memory, err := newLinearMemory(m.config.Memory + tablesSize(m.config.Memory))
+	memory, err := newLinearMemory(m.config.Memory + tablesSize(m.config.Memory, m.config.harts()))
 	if err != nil {
 		return fmt.Errorf("reserve %d MiB of memory: %w", m.config.Memory>>20, err)
 	}
-	module, err := p.runtime.InstantiateModule(
-		experimental.WithMemoryAllocator(m.ctx, memory), p.compiled,
-		wazero.NewModuleConfig().WithName("").WithStartFunctions())
-	if err != nil {
+	m.linear = memory
+	if err := m.instantiateIn(p, memory); err != nil {
 		memory.Free()
 		return err
 	}
-	m.module, m.memory = module, module.Memory()
-	m.linear, m.runSlice = memory, module.ExportedFunction("run")
+	m.memory = m.module.Memory()
+	if err := m.instantiateOthers(p); err != nil {
+		return err
+	}
 	layoutAddress, err := m.call("configure")
 	if err != nil {
 		return err
@@ -121,7 +122,9 @@ func (m *Machine) instantiate(ctx context.Context, p *Program) error {
 }
 
 // tablesSize bounds what the module adds to RAM: its data, the decoded pages and a table entry for each RAM page.
-func tablesSize(memory uint64) uint64 { return 192<<20 + memory/1024 }
+func tablesSize(memory uint64, harts int) uint64 {
+	return 192<<20 + memory/1024 + uint64(harts-1)*(72<<20+memory/1024)
+}
 
 func (m *Machine) configure() error {
 	if err := m.write(m.layout.Config, m.config.abi()); err != nil {
@@ -130,7 +133,10 @@ func (m *Machine) configure() error {
 	if code, err := m.call("init"); err != nil || code != 0 {
 		return errors.Join(err, fmt.Errorf("%d MiB of memory are not to be had (code %d)", m.config.Memory>>20, code))
 	}
-	return m.read(m.layoutAddress, &m.layout)
+	if err := m.read(m.layoutAddress, &m.layout); err != nil {
+		return err
+	}
+	return m.startOthers()
 }
 
 func (m *Machine) call(name string) (uint32, error) {
@@ -199,7 +205,13 @@ func (m *Machine) ram() ([]byte, error) {
 
 // Retired is the number of instructions executed until the end of the last slice. Any goroutine may call it, also after
 // Close.
-func (m *Machine) Retired() uint64 { return m.retired.Load() }
+func (m *Machine) Retired() uint64 {
+	sum := m.retired.Load()
+	for _, h := range m.others {
+		sum += h.retired.Load()
+	}
+	return sum
+}
 
 // Progress is how far a machine is. Whoever looks at it twice sees whether the machine is still in the same slice, and there in the same
 // call of its host.
@@ -211,7 +223,19 @@ type Progress struct {
 
 // Progress is where the machine is now. Any goroutine may call it, also after Close.
 func (m *Machine) Progress() Progress {
-	return Progress{m.slices.Load(), m.system.Calls(), m.Retired()}
+	return Progress{m.slowSlice(), m.system.Calls(), m.Retired()}
+}
+
+// slowSlice is which slice is being executed: of several processors the one that was in the same slice when this was asked last.
+func (m *Machine) slowSlice() uint64 {
+	const number = 56 // the bits from which on the processor is
+	slow := m.slices.Load()
+	for _, h := range m.others {
+		if now := h.slices.Load(); h.looked.Swap(now) == now && now%2 == 1 {
+			slow = now | uint64(h.number)<<number
+		}
+	}
+	return slow
 }
 
 // PC is the address of the next instruction.
@@ -224,11 +248,8 @@ func (m *Machine) Close() error {
 	if m.jit != nil && debugenv.Has("jitstats") {
 		fmt.Fprint(os.Stderr, m.JITStats().report(m.Retired()))
 	}
-	if m.module != nil {
-		err = errors.Join(err, m.module.Close(m.ctx))
-	}
-	if m.jit != nil {
-		err = errors.Join(err, m.jit.close())
+	for _, h := range m.all() {
+		err = errors.Join(err, h.close())
 	}
 	err = errors.Join(err, m.base.release())
 	m.base = nil

@@ -27,6 +27,9 @@ type manifest struct {
 	// And of standalone-arm64.wasm.
 	StandaloneARM64SHA256 string `json:"standalone_arm64_sha256"`
 	StandaloneARM64Bytes  int    `json:"standalone_arm64_bytes"`
+	// And of machine-arm64-harts.wasm.
+	ARM64HartsSHA256 string `json:"arm64_harts_sha256"`
+	ARM64HartsBytes  int    `json:"arm64_harts_bytes"`
 	// Toolchain names the compiler and the linker; others may give other bytes.
 	Toolchain map[string]string `json:"toolchain"`
 	// Sources are all files that the module is made of, with their SHA-256.
@@ -52,7 +55,12 @@ func TestModuleIsBuiltFromTheseSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	harts, err := arm64HartsModule()
+	if err != nil {
+		t.Fatal(err)
+	}
 	now := manifest{
+		ARM64HartsSHA256: sha256Hex(harts), ARM64HartsBytes: len(harts),
 		StandaloneSHA256: sha256Hex(standalone), StandaloneBytes: len(standalone),
 		StandaloneARM64SHA256: sha256Hex(standaloneARM64), StandaloneARM64Bytes: len(standaloneARM64),
 		Artifact: "machine.wasm", Command: "internal/machine/build.sh", Licence: "Apache-2.0",
@@ -74,7 +82,7 @@ func moduleSources(t *testing.T) map[string]string {
 	t.Helper()
 	files := []string{"build.sh", filepath.Join("a64", "instructions.tbl"), filepath.Join("riscv", "instructions.tbl")}
 	for _, folder := range []string{"arm64", "common", "riscv64"} {
-		found, err := filepath.Glob(filepath.Join("src", folder, "*.[ch]"))
+		found, err := filepath.Glob(filepath.Join("src", folder, "*.[chs]"))
 		if err != nil || len(found) == 0 {
 			t.Fatalf("no sources in src/%s: %v", folder, err)
 		}

@@ -19,6 +19,7 @@ type processor struct {
 	slotCode     uint32 // bytes of code that a decoded slot stands for
 	module       []byte
 	standalone   func() ([]byte, error) // the module with a main loop of its own, src/common/standalone.c
+	harts        func() ([]byte, error) // the module for several harts; nil: there is none
 	board        []string               // compatible with, in the device tree
 	imageMagic   string                 // of a kernel's header
 	textOffset   uint64                 // that the header must have
@@ -27,14 +28,25 @@ type processor struct {
 	pc, tree uint32
 
 	// describe adds the processor and its interrupt controller, which has phandleInterrupts, to the device tree's root.
-	describe func(*fdtBuilder)
+	describe func(t *fdtBuilder, harts int)
 	// interrupt is how a device's node names one of the board's sources, 1 to 31.
 	interrupt func(source uint32) []uint32
 }
 
-func (p *processor) digest() string {
-	sum := sha256.Sum256(p.module)
+func (p *processor) digest(harts bool) string {
+	module := p.module
+	if harts {
+		module, _ = p.moduleForHarts()
+	}
+	sum := sha256.Sum256(module)
 	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func (p *processor) moduleForHarts() ([]byte, error) {
+	if p.harts == nil {
+		return nil, fmt.Errorf("the machine for %s has one processor", p.name)
+	}
+	return p.harts()
 }
 
 // phandleInterrupts is the interrupt controller's, which describe adds.

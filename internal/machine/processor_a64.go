@@ -2,6 +2,7 @@ package machine
 
 import (
 	"debug/elf"
+	"fmt"
 
 	"agentvm/internal/host/platform"
 	"agentvm/internal/machine/native/blocks"
@@ -12,7 +13,7 @@ const (
 	gicdBase = 0x800_0000 // distributor
 	gicdSize = 0x1_0000
 	gicrBase = 0x80a_0000 // redistributor
-	gicrSize = 0x2_0000
+	gicrSize = 0x2_0000   // of each processor
 
 	// First cell of an interrupt, and the third (Documentation/devicetree/bindings/interrupt-controller/arm,gic-v3.yaml).
 	gicShared  = 0
@@ -28,6 +29,7 @@ var arm64Processor = processor{
 	slotCode:     4,
 	module:       arm64Module,
 	standalone:   unpackOnce("standalone-arm64.wasm", standaloneARM64),
+	harts:        arm64HartsModule,
 	board:        []string{"agentvm,machine", "linux,dummy-virt"},
 	imageMagic:   "ARM\x64",
 	textOffset:   0,
@@ -37,7 +39,7 @@ var arm64Processor = processor{
 	interrupt:    func(source uint32) []uint32 { return []uint32{gicShared, source, gicLevel} },
 }
 
-func describeA64(t *fdtBuilder) {
+func describeA64(t *fdtBuilder, harts int) {
 	t.node("psci", func() {
 		t.text("compatible", "arm,psci-1.0")
 		t.text("method", "hvc")
@@ -45,12 +47,14 @@ func describeA64(t *fdtBuilder) {
 	t.node("cpus", func() {
 		t.cells("#address-cells", 1)
 		t.cells("#size-cells", 0)
-		t.node("cpu@0", func() {
-			t.text("device_type", "cpu")
-			t.cells("reg", 0)
-			t.text("compatible", "arm,armv8")
-			t.text("enable-method", "psci")
-		})
+		for i := range harts {
+			t.node(fmt.Sprintf("cpu@%x", i), func() {
+				t.text("device_type", "cpu")
+				t.cells("reg", uint32(i))
+				t.text("compatible", "arm,armv8")
+				t.text("enable-method", "psci")
+			})
+		}
 	})
 	t.node("timer", func() {
 		t.text("compatible", "arm,armv8-timer")
@@ -61,7 +65,7 @@ func describeA64(t *fdtBuilder) {
 	})
 	t.node("interrupt-controller@8000000", func() {
 		t.text("compatible", "arm,gic-v3")
-		t.cells("reg", 0, gicdBase, 0, gicdSize, 0, gicrBase, 0, gicrSize)
+		t.cells("reg", 0, gicdBase, 0, gicdSize, 0, gicrBase, 0, gicrSize*uint32(harts))
 		t.cells("#interrupt-cells", 3)
 		t.cells("#address-cells", 0)
 		t.empty("interrupt-controller")

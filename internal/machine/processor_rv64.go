@@ -35,7 +35,7 @@ var riscv64Processor = processor{
 	interrupt:    func(source uint32) []uint32 { return []uint32{source} },
 }
 
-func describeRV64(t *fdtBuilder) {
+func describeRV64(t *fdtBuilder, _ int) {
 	t.node("cpus", func() {
 		t.cells("#address-cells", 1)
 		t.cells("#size-cells", 0)

@@ -17,7 +17,7 @@ const (
 // when the module's result says that there are some: before the next slice, in which the guest learns of it and may use
 // the pages again. What is in them afterwards is zero or what an image has there that the machine was made from, or one that was made
 // of it; the guest does not care, and a page that it writes is marked dirty like any other.
-func (m *Machine) releasePages() error {
+func (m *Machine) releasePages(h *hart) error {
 	list, ok := m.memory.Read(m.layout.Released, releasedHeader+releasedMax*releasedRange)
 	if !ok {
 		return fmt.Errorf("the released pages at %#x are outside the machine's memory", m.layout.Released)
@@ -31,8 +31,8 @@ func (m *Machine) releasePages() error {
 		entry = entry[releasedRange:]
 	}
 	binary.LittleEndian.PutUint32(list, 0)
-	if Reason(m.stack[0]) == reasonIdle {
-		m.stack[0] = uint64(reasonBudget) // a guest that idles until its report is answered must continue at once
+	if Reason(h.stack[0]) == reasonIdle {
+		h.stack[0] = uint64(reasonBudget) // a guest that idles until its report is answered must continue at once
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ func (m *Machine) ReleasePages(count uint32, ranges ...[2]uint32) (left uint32, 
 		binary.LittleEndian.PutUint32(list[releasedHeader+releasedRange*i:], r[0])
 		binary.LittleEndian.PutUint32(list[releasedHeader+releasedRange*i+4:], r[1])
 	}
-	err = m.releasePages()
+	err = m.releasePages(&m.hart)
 	return binary.LittleEndian.Uint32(list), err
 }
 

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"agentvm/wasi"
 )
 
 // ErrShape is returned by Restore when the image's machine had other devices or another size of RAM than the
@@ -23,9 +21,7 @@ var ErrShape = errors.New("the image is of a machine of another shape")
 // ErrState. That costs the code that was decoded, and is the way to take an image from an untrusted source. An image
 // from Capture or NewTrustedImage is trusted and taken as it is.
 func (p *Program) Restore(ctx context.Context, cfg Config, i *MemoryImage) (*Machine, error) {
-	m := &Machine{config: cfg, processor: p.processor, budget: firstBudget}
-	m.system = wasi.NewSystem(wasi.Config{Clock: &m.clock, Rand: cfg.Rand, Logger: cfg.Logger})
-	m.attachFiles()
+	m := newMachine(p, cfg)
 	if err := m.startFrom(ctx, p, i); err != nil {
 		m.Close()
 		return nil, fmt.Errorf("restore a machine: %w", err)
@@ -80,6 +76,9 @@ func (m *Machine) resume() error {
 	if err := saved.sameShape(&wanted); err != nil {
 		return err
 	}
+	if err := m.placeOthers(); err != nil {
+		return err
+	}
 	if err := m.write(m.layout.Config, &wanted); err != nil {
 		return err
 	}
@@ -96,13 +95,18 @@ func (m *Machine) adoptLayout() error {
 		return err
 	}
 	known := saved
-	known.RAM, known.CodePool, known.CodeIndex = m.layout.RAM, m.layout.CodePool, m.layout.CodeIndex
+	known.RAM, known.CodePool, known.CodeIndex, known.Harts = m.layout.RAM, m.layout.CodePool, m.layout.CodeIndex, m.layout.Harts
 	if known != m.layout {
 		return fmt.Errorf("%w: it is of another build of the machine", ErrShape)
 	}
 	size := uint64(m.memory.Size())
 	if saved.RAM%imagePage != 0 || saved.RAM < m.layoutAddress || uint64(saved.RAM)+m.config.Memory > size {
 		return fmt.Errorf("%w: %d MiB of RAM are not in its memory of %d MiB", ErrShape, m.config.Memory>>20, size>>20)
+	}
+	for _, at := range saved.Harts {
+		if at != 0 && (at < m.layout.Hart || at > saved.RAM-min(saved.RAM, m.layout.HartSize)) {
+			return fmt.Errorf("%w: a processor at %#x is outside the machine's own memory", ErrShape, at)
+		}
 	}
 	m.layout = saved
 	return nil
@@ -132,6 +136,8 @@ func (a *abiConfig) sameShape(b *abiConfig) error {
 		return differs("shares", describeShares(a), describeShares(b))
 	case a.ClockMode != b.ClockMode || a.RealtimeNanoseconds != b.RealtimeNanoseconds:
 		return differs("a deterministic clock:", a.ClockMode != 0, b.ClockMode != 0)
+	case a.Harts != b.Harts:
+		return differs("processors:", a.Harts, b.Harts)
 	case a.HartFlags != b.HartFlags:
 		return differs("a start in machine mode:", a.HartFlags != 0, b.HartFlags != 0)
 	}

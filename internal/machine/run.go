@@ -2,7 +2,6 @@ package machine
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"runtime"
 	"time"
@@ -52,8 +51,16 @@ const (
 // Run executes the guest until it stops by itself or ctx is done, in which case it returns ctx's error; the machine
 // can then be Run again and continues where it was. Waiting for timers and input takes no processor time.
 func (m *Machine) Run(ctx context.Context) (Exit, error) {
-	m.config.Busy(true)
-	defer m.config.Busy(false)
+	m.busy(true)
+	defer m.busy(false)
+	if len(m.others) == 0 {
+		return m.run(ctx)
+	}
+	return m.runAll(ctx)
+}
+
+// run executes the first hart.
+func (m *Machine) run(ctx context.Context) (Exit, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return Exit{}, err
@@ -93,48 +100,6 @@ func (m *Machine) Step(budget int64) (exit Exit, stopped bool, err error) {
 	return Exit{}, false, nil
 }
 
-// slice calls the module's run once and adapts the next budget to the time it took.
-func (m *Machine) slice(budget int64) (Reason, error) {
-	if m.broken != nil {
-		return 0, m.broken
-	}
-	start, before := m.clock.Monotonic(), m.result.Retired
-	if err := m.execute(budget); err != nil {
-		return 0, err
-	}
-	m.adapt(int64(m.result.Retired-before), m.clock.Monotonic()-start)
-	if m.result.Released != 0 {
-		if err := m.releasePages(); err != nil {
-			return 0, err
-		}
-	}
-	return Reason(m.stack[0]), nil
-}
-
-// adapt sets the budget so that the next slice takes sliceTarget, by the speed of this one.
-func (m *Machine) adapt(executed, nanoseconds int64) {
-	if executed < minBudget || nanoseconds <= 0 {
-		return // too short to tell
-	}
-	next := executed * int64(sliceTarget) / nanoseconds
-	m.budget = min(max(next, minBudget, m.budget/2), maxBudget, m.budget*2)
-}
-
-// readResult is m.read without reflection, for every slice needs it.
-func (m *Machine) readResult() error {
-	data, ok := m.memory.Read(m.layout.Result, 32)
-	if !ok {
-		return fmt.Errorf("the result at %#x is outside the machine's memory", m.layout.Result)
-	}
-	m.result.Retired = binary.LittleEndian.Uint64(data)
-	m.result.DeadlineNS = binary.LittleEndian.Uint64(data[8:])
-	m.result.Code = binary.LittleEndian.Uint32(data[16:])
-	m.result.Released = binary.LittleEndian.Uint32(data[20:])
-	m.result.PC = binary.LittleEndian.Uint64(data[24:])
-	m.retired.Store(m.result.Retired)
-	return nil
-}
-
 const noDeadline = ^uint64(0)
 
 // idle waits for input or for the guest's next timer.
@@ -154,7 +119,7 @@ func (m *Machine) idle(ctx context.Context) error {
 	case trim > 0 && (wait < 0 || wait > trim):
 		wait = trim // the slice that follows finds the guest idle again
 	}
-	m.config.Busy(false)
-	defer m.config.Busy(true)
+	m.busy(false)
+	defer m.busy(true)
 	return m.system.Wait(ctx, wait)
 }

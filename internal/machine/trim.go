@@ -29,7 +29,7 @@ func (m *Machine) trimWait() time.Duration {
 	if t.after == 0 || m.result.Retired-t.retired > trimQuiet {
 		t.since, t.retired, t.after = now, m.result.Retired, trimAfter
 	}
-	if !canDrop || !t.mapped {
+	if !canDrop || !t.mapped || len(m.others) > 0 { // which may be writing
 		return -1
 	}
 	return max(0, t.since+t.after-now)

@@ -48,6 +48,11 @@ var table = sync.OnceValue(func() []Setting {
 			Usage:  "memory of the VM, such as 768M or 2G", Default: "512M",
 		},
 		{
+			Key: "cpus", Flag: "cpus", JSON: "cpus", Kind: Number, Fresh: true, in: func(c Config) any { return &c.CPUs },
+			beyond: largerNumber(1),
+			Usage:  "processors of the VM, 1 to 8; several exist on linux/arm64 alone", Default: "1",
+		},
+		{
 			Key: "cold", Flag: "cold", Kind: Switch, Fresh: true, in: func(c Config) any { return &c.ColdBoot },
 			harmless: true,
 			Usage:    "boot the VM, even when it could start from a saved one that has just booted, or is hibernated",

@@ -12,7 +12,7 @@ import (
 const (
 	maxModules = 73
 	maxBytes   = 123_200_000
-	maxSize    = 55_850_000
+	maxSize    = 56_200_000
 )
 
 func TestFootprint(t *testing.T) {

@@ -172,6 +172,7 @@ class NewSnapshot(_NewSnapshot, total=False):
 
 
 class NewVM(TypedDict, total=False):
+    cpus: int  # processors; default 1, several for linux/arm64 alone
     diskSize: int  # bytes; default 10 GiB
     env: dict[str, str]
     idleSeconds: float  # stop it after this time without clients and running jobs
@@ -304,6 +305,7 @@ class _VM(TypedDict):
 
 
 class VM(_VM, total=False):
+    cpus: int  # processors
     error: str
     health: str
     image: str

@@ -306,7 +306,7 @@ func (s *Server) detail(b *sandbox, whole bool) wire.Detail {
 	defer b.mu.Unlock()
 	d := wire.Detail{
 		ID: b.id, Template: b.template, Alias: b.template, Client: "agentvm", Started: b.started.UTC(), Ends: b.ends.UTC(), State: b.state(),
-		CPUs: 1, MemoryMB: s.config.Memory >> 20, EnvdVersion: wire.EnvdVersion, Metadata: b.meta,
+		CPUs: max(s.config.CPUs, 1), MemoryMB: s.config.Memory >> 20, EnvdVersion: wire.EnvdVersion, Metadata: b.meta,
 	}
 	if b.meta == nil {
 		d.Metadata = map[string]string{}
@@ -549,7 +549,7 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request, b *sandbox) err
 		used = 100 * float64(stats.User+stats.System) / float64(stats.Uptime)
 	}
 	writeJSON(w, http.StatusOK, []map[string]any{{
-		"timestamp": now.UTC(), "timestampUnix": now.Unix(), "cpuCount": 1, "cpuUsedPct": used,
+		"timestamp": now.UTC(), "timestampUnix": now.Unix(), "cpuCount": max(s.config.CPUs, 1), "cpuUsedPct": used,
 		"memUsed": stats.MemoryTotal - min(stats.MemoryAvailable, stats.MemoryTotal), "memTotal": stats.MemoryTotal,
 		"memCache": stats.MemoryAvailable - min(stats.MemoryFree, stats.MemoryAvailable), "diskUsed": 0, "diskTotal": 0,
 	}})

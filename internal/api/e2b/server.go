@@ -78,7 +78,8 @@ type Config struct {
 	Policy egress.Policy
 	// Max is how many sandboxes there may be at once. Default: 16.
 	Max    int
-	Memory int64 // of a sandbox in bytes, for clients that ask
+	CPUs   int   // of a sandbox, for clients that ask
+	Memory int64 // the same, in bytes
 	// NewIDs names n new sandboxes of a request, and Token computes the token of one. nil: names by chance, tokens from the key.
 	NewIDs func(r *http.Request, n int) ([]string, error)
 	Token  func(id string) string

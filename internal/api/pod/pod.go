@@ -62,6 +62,7 @@ type Config struct {
 	Domain string
 	User   string
 	Policy egress.Policy
+	CPUs   int // of its VM
 	Memory int64
 	// Key is what the handlers of e2b and serve want. API serves /v1; nil: nothing does.
 	Key string
@@ -98,7 +99,7 @@ func New(c Config) (s *Server, err error) {
 	}
 	s = &Server{config: c, tokens: map[string]string{}, live: map[string]bool{}, over: make(chan struct{}), saving: make(chan struct{}, 1), saved: map[string]string{}}
 	s.e2b, err = e2b.New(e2b.Config{
-		VMs: sandboxVMs{s}, Key: c.Key, Domain: c.Domain, User: c.User, Policy: c.Policy, Memory: c.Memory, Max: 1 + maxForks, Logger: c.Logger,
+		VMs: sandboxVMs{s}, Key: c.Key, Domain: c.Domain, User: c.User, Policy: c.Policy, CPUs: c.CPUs, Memory: c.Memory, Max: 1 + maxForks, Logger: c.Logger,
 		NewIDs: s.newIDs, Token: s.token,
 	})
 	return s, err

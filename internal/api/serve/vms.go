@@ -25,6 +25,7 @@ type VM struct {
 	Error    string            `json:"error,omitempty"`
 	Image    string            `json:"image,omitempty"`
 	Platform string            `json:"platform,omitempty" jsonschema:"as linux/arm64; missing until it is known"`
+	CPUs     int               `json:"cpus,omitempty" jsonschema:"processors"`
 	Memory   uint64            `json:"memory,omitempty" jsonschema:"bytes"`
 	Started  *time.Time        `json:"started,omitempty"`
 	Policy   string            `json:"policy,omitempty" jsonschema:"of its network, in one line"`
@@ -40,6 +41,7 @@ type NewVM struct {
 	Name         string            `json:"name,omitempty" jsonschema:"1 to 63 lower-case letters, digits, _ . and -; default: vm- and random digits"`
 	Image        string            `json:"image,omitempty" jsonschema:"as agentvm run takes it; default alpine"`
 	Platform     string            `json:"platform,omitempty" jsonschema:"linux/riscv64 or linux/arm64; default: what the image is for, riscv64 when it is for both"`
+	CPUs         int               `json:"cpus,omitempty" jsonschema:"processors; default 1, several for linux/arm64 alone"`
 	Memory       uint64            `json:"memory,omitempty" jsonschema:"bytes; default 512 MiB"`
 	DiskSize     int64             `json:"diskSize,omitempty" jsonschema:"bytes; default 10 GiB"`
 	Env          map[string]string `json:"env,omitempty"`
@@ -307,7 +309,7 @@ func (s *Server) describe(ctx context.Context, name string) (VM, error) {
 func vmOf(status client.Status) VM {
 	out := VM{
 		Name: status.Name, State: string(status.State), Error: status.Error, Image: cmp.Or(status.Image, status.Config.Image),
-		Platform: cmp.Or(status.Platform, status.Config.Platform), Memory: status.Config.Memory,
+		Platform: cmp.Or(status.Platform, status.Config.Platform), CPUs: max(status.Config.CPUs, 1), Memory: status.Config.Memory,
 		Labels: status.Config.Labels, Policy: status.Config.Network.Policy.String(), Parent: status.Config.Parent,
 	}
 	if out.Memory == 0 {

@@ -48,6 +48,7 @@ type Meta struct {
 	Kernel     string `json:"kernel,omitempty"`     // digest
 	Supervisor string `json:"supervisor,omitempty"` // digest
 
+	CPUs         int    `json:"cpus,omitempty"`   // processors; 0: one
 	Memory       uint64 `json:"memory,omitempty"` // RAM in bytes
 	LinearMemory int64  `json:"linearMemory"`     // bytes, a multiple of PageSize, at most MaxMemory
 

@@ -35,7 +35,7 @@ type a64Facts struct {
 func TranslateA64(l *Layout, p Page) (Translation, bool) {
 	t := &a64Translator{page: page[a64Instruction]{pageCode: pageCode{layout: l, inHost: &a64InHost, zero: blocks.ZeroA64, align: 3, slot: 1, across: true}}}
 	t.guest = t
-	t.Blocks = blocks.Discover(p, func(p *Page, at int) (a64Instruction, blocks.Step) { return decodeA64(p, at, l.Host) })
+	t.Blocks = blocks.Discover(p, func(p *Page, at int) (a64Instruction, blocks.Step) { return decodeA64(p, at, l) })
 	return t.translate()
 }
 
@@ -64,16 +64,18 @@ func (t *a64Translator) instruction(d *a64Instruction, s *blocks.Step) (jumps bo
 	return false
 }
 
-func decodeA64(p *Page, at int, host blocks.Host) (a64Instruction, blocks.Step) {
+func decodeA64(p *Page, at int, l *Layout) (a64Instruction, blocks.Step) {
 	d, s := blocks.DecodeA64(p, at)
 	i := a64Instruction{A64: d}
 	if d.Row == nil || s.Flow != blocks.FlowLeave {
 		return i, s
 	}
-	if choose := a64Emitters()[d.Row]; choose != nil {
+	if l.Harts && d.Shared() {
+		i.emit = a64Shared(d.Row, d.Word)
+	} else if choose := a64Emitters()[d.Row]; choose != nil {
 		i.emit = choose(d.Word)
 	}
-	if i.emit != nil && hasFor(d.Row, host) {
+	if i.emit != nil && hasFor(d.Row, l.Host) {
 		s.Flow = blocks.FlowNext
 	}
 	return i, s

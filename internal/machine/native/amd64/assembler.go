@@ -111,6 +111,8 @@ const (
 	opLoad16         = 0x0fb7
 	opLoad8Signed    = 0x0fbe
 	opLoad16Signed   = 0x0fbf
+	opExchange       = 0x0fb1 // cmpxchg
+	opExchange8      = 0x0fb0
 )
 
 func (a *assembler) opcode(op int) {

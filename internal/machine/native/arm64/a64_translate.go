@@ -53,7 +53,7 @@ func TranslateA64(l *blocks.Layout, p blocks.Page) (blocks.Translation, bool) {
 	t.Blocks = blocks.Discover(p, func(p *blocks.Page, at int) (a64Instruction, blocks.Step) {
 		d, s := blocks.DecodeA64(p, at)
 		i := a64Instruction{A64: d}
-		if d.Row != nil && s.Flow == blocks.FlowLeave && a64HasFor(d.Row, l.Host) {
+		if d.Row != nil && s.Flow == blocks.FlowLeave && a64HasFor(d.Row, l.Host) && !(l.Harts && d.Shared()) {
 			if i.emit = a64Choose(&d); i.emit != nil {
 				s.Flow = blocks.FlowNext
 			}

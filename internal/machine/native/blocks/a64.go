@@ -281,3 +281,14 @@ func (a *ARM64) Plain(number uint32) (WordA64, bool) {
 	}
 	return WordA64{}, false
 }
+
+// Shared says whether what an instruction does differs with several harts: accesses in order, exclusive and atomic ones, and barriers.
+func (d *A64) Shared() bool {
+	switch d.Row.Group {
+	case "exclusive", "atomic":
+		return true
+	case "memory":
+		return d.Row.Format == a64.FormatEXCL
+	}
+	return d.Row.Name == "dmb" || d.Row.Name == "dsb"
+}

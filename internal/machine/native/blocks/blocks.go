@@ -34,6 +34,7 @@ type Layout struct {
 	Places                uint32 // address of a word of 8 bytes for each guest register, for the place of a group of accesses by it
 	Walk                  Walk
 	Host                  Host
+	Harts                 bool // the machine has several: what is atomic is so by the host's atomic instructions
 }
 
 // Host is what translated code may use of the host's processor, which not all have.

@@ -43,6 +43,8 @@ const (
 	formLoad // from memory to reg
 	formCompareMemory
 	formStore
+	formExchange // rax with memory, locked
+	formFence
 	formAddMemory // an immediate operand
 	formSetMemory
 	formFloat            // on xmm0, or on xmm0 and xmm1, and memory; or a load of xmm1
@@ -144,6 +146,8 @@ func (c *cursor) instruction() instruction {
 			return c.ofVectors(prefix, formNone, formVectorHalf)
 		}
 		return c.float(first, prefix)
+	case first == 0xf0:
+		return c.locked()
 	case first == 0xc4:
 		return c.fused()
 	case first&0xf0 == 0x40:
@@ -161,6 +165,12 @@ func (c *cursor) prefixed(prefix byte) instruction {
 	op := int(c.byte())
 	if op == 0x0f {
 		op = op<<8 | int(c.byte())
+	}
+	if op == 0x0fae {
+		if prefix != 0x40 || c.byte() != 0xf0 { // mfence
+			return instruction{}
+		}
+		return instruction{form: formFence}
 	}
 	if op == 0x0f2e {
 		c.at--
@@ -403,6 +413,26 @@ func (c *cursor) fused() instruction {
 		return instruction{}
 	}
 	return instruction{form: formFloat, base: memory, index: -1, distance: c.word()}
+}
+
+// locked decodes lock cmpxchg of 8 to 64 bits, behind the lock.
+func (c *cursor) locked() instruction {
+	prefix := c.byte()
+	short := prefix == 0x66
+	if short {
+		prefix = c.byte()
+	}
+	i := instruction{form: formExchange, wide: prefix&8 != 0}
+	if prefix&0xf0 != 0x40 || short && i.wide || c.byte() != 0x0f {
+		return instruction{}
+	}
+	if op := c.byte(); op != 0xb1 && (op != 0xb0 || short || i.wide) {
+		return instruction{}
+	}
+	if c.at >= len(c.code) || c.code[c.at]>>6 == 3 { // registers cannot be locked
+		return instruction{}
+	}
+	return c.inMemory(i, prefix)
 }
 
 // numbered decodes operations whose number is where others have a register.

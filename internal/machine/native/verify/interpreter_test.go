@@ -434,6 +434,11 @@ func (h *host) arithmetic(inst *x86asm.Inst) {
 	case x86asm.MUL, x86asm.DIV, x86asm.IDIV:
 		h.wide(inst)
 		return
+	case x86asm.MFENCE:
+		return
+	case x86asm.CMPXCHG:
+		h.exchange(inst)
+		return
 	case x86asm.IMUL:
 		if from == nil {
 			h.wide(inst)
@@ -495,6 +500,22 @@ func (h *host) arithmetic(inst *x86asm.Inst) {
 		return
 	}
 	h.write(inst, to, result&mask(size))
+}
+
+// exchange is lock cmpxchg with memory, of which each value may be found.
+func (h *host) exchange(inst *x86asm.Inst) {
+	old, size := h.read(inst, inst.Args[0])
+	value, _ := h.read(inst, inst.Args[1])
+	locked := slices.ContainsFunc(inst.Prefix[:], func(p x86asm.Prefix) bool { return p&0xff == x86asm.PrefixLOCK&0xff && p != 0 })
+	if _, inMemory := inst.Args[0].(x86asm.Mem); !inMemory || !locked {
+		h.Errorf("%v is not atomic", inst)
+	}
+	if h.random.IntN(2) == 0 {
+		h.write(inst, inst.Args[0], value)
+	} else {
+		h.r[0] = h.r[0]&^mask(size) | old&mask(size)
+	}
+	h.flagsKnown = false
 }
 
 // wide is multiplication and division of rdx:rax.

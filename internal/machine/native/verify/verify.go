@@ -317,7 +317,7 @@ func (v *verifier) step(at int, i *instruction) string {
 	switch i.form {
 	case formJump:
 		return v.endDetour(at + i.size + int(i.immediate))
-	case formReturn, formCall:
+	case formReturn, formCall, formFence:
 		return ""
 	case formBranch:
 		v.branch(at, i)
@@ -384,6 +384,14 @@ func (v *verifier) step(at int, i *instruction) string {
 			return secret
 		}
 		return v.operand(i)
+	case formExchange:
+		if !reads(i.reg) {
+			return secret
+		}
+		if why := v.operand(i); why != "" {
+			return why
+		}
+		return v.write(rax, nothing)
 	case formAddMemory, formSetMemory:
 		return v.linear(i)
 	case formCompareMemory:

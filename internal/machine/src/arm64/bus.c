@@ -8,13 +8,12 @@ enum {
     GICD_BASE = 0x8000000,
     GICD_SIZE = 0x10000,
     GICR_BASE = 0x80a0000,
-    GICR_SIZE = 0x20000,
+    GICR_SIZE = MAX_HARTS * 0x20000,
     VIRTIO_SIZE = VIRTIO_SLOTS * VIRTIO_STRIDE,
 };
 
-bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
+static bool read_register(uint64_t gpa, uint32_t size, uint64_t *value) {
     uint32_t o;
-    slow(SLOW_REGISTER);
     if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) *value = virtio_mmio_read(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, size);
     else if (inside(gpa, GICD_BASE, GICD_SIZE, &o)) *value = gic_distributor_read(o, size);
     else if (inside(gpa, GICR_BASE, GICR_SIZE, &o)) *value = gic_redistributor_read(o, size);
@@ -25,9 +24,8 @@ bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
     return true;
 }
 
-bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
+static bool write_register(uint64_t gpa, uint64_t value, uint32_t size) {
     uint32_t o;
-    slow(SLOW_REGISTER);
     if (size < 8) value &= (1ull << size * 8) - 1;
     if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) virtio_mmio_write(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, value, size);
     else if (inside(gpa, GICD_BASE, GICD_SIZE, &o)) gic_distributor_write(o, value, size);
@@ -37,4 +35,20 @@ bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
     else if (inside(gpa, FINISHER_BASE, FINISHER_SIZE, &o)) finisher_write(value);
     else return false;
     return true;
+}
+
+bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
+    slow(SLOW_REGISTER);
+    machine_lock();
+    bool found = read_register(gpa, size, value);
+    machine_unlock();
+    return found;
+}
+
+bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
+    slow(SLOW_REGISTER);
+    machine_lock();
+    bool found = write_register(gpa, value, size);
+    machine_unlock();
+    return found;
 }

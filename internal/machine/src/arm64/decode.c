@@ -304,7 +304,8 @@ static bool decode_short(struct insn *d, unsigned id, uint32_t w) {
 
 // group_form is what the instruction's group executes.
 static struct insn group_form(unsigned id, uint32_t w) {
-    return (struct insn){.op = group_operation[instruction_rows[id].group], .rd = (uint8_t)id, .rn = (uint8_t)(id >> 8), .imm = (int32_t)w};
+    bool barrier = MAX_HARTS > 1 && (id == ID_DSB || id == ID_DMB); // of one hart they do nothing
+    return (struct insn){.op = barrier ? OP_GROUP_SYSTEM : group_operation[instruction_rows[id].group], .rd = (uint8_t)id, .rn = (uint8_t)(id >> 8), .imm = (int32_t)w};
 }
 
 void decode_whole(uint32_t w, struct insn *d, uint32_t at) {

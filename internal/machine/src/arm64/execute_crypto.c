@@ -30,12 +30,12 @@ static void make_boxes(void) {
     } while (p != 1);
     boxes.forward[0] = 0x63;
     boxes.inverse[0x63] = 0;
-    boxes.made = true;
+    __atomic_store_n(&boxes.made, true, __ATOMIC_RELEASE);
 }
 
 // aes_round is AESE and AESD: the key, the rows shifted, the box.
 static void aes_round(uint32_t w, bool inverse) {
-    if (!boxes.made) make_boxes();
+    if (!__atomic_load_n(&boxes.made, __ATOMIC_ACQUIRE)) make_boxes(); // by several harts at once: the same
     uint64_t *d = hart.v[rd_of(w)], *key = hart.v[rn_of(w)], state[2] = {d[0] ^ key[0], d[1] ^ key[1]};
     for (unsigned i = 0; i < 16; i++) {
         uint8_t v = (uint8_t)lane(state, 0, (i + (inverse ? 12 : 4) * (i & 3)) & 15);

@@ -57,12 +57,17 @@ static bool pair(uint32_t w) {
     return true;
 }
 
-// Accesses in order: with one hart, all are.
+// Accesses in order: with one hart, all are. Else a load-acquire comes before what follows it, and a store-release before every later load-acquire
+// (DDI 0487, B2.3.7).
 static bool ordered(unsigned id, uint32_t w) {
     unsigned scale = w >> 30;
     uint64_t va = hart.x[rn_of(w)];
     bool is_load = w >> 22 & 1 || (id >= ID_LDAPRB && id <= ID_LDAPR_X);
-    return !misaligned(va, 1u << scale, !is_load) && access(rd_of(w), va, scale, is_load ? 1 : 0, false);
+    if (misaligned(va, 1u << scale, !is_load)) return false;
+    if (!is_load) __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    if (!access(rd_of(w), va, scale, is_load ? 1 : 0, false)) return false;
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return true;
 }
 
 bool execute_memory(unsigned id, uint32_t w, uint64_t pc) {

@@ -4,7 +4,7 @@
 #define AGENTVM_HART_H
 
 #include "instructions.h"
-#include "processor.h"
+#include "hart_caches.h"
 #include "tlb.h"
 #include "operations.h"
 
@@ -119,17 +119,37 @@ struct hart_state {
     uint64_t cntv_ctl, cntv_cval, cntp_ctl, cntp_cval;
     uint64_t exclusive; // virtual address of the last exclusive load, or ~0; the store also compares the values
     uint64_t exclusive_value[2];
+    uint32_t power, unused_power; // enum hart_power
+    uint64_t start_pc, start_argument; // HART_STARTING
     uint64_t user_entries; // what follows is no state of the guest's
     int64_t slow_left; // see slow
     uint64_t largest_shift[2]; // of a page that the TLB has an entry of, for addresses of each half
 
     struct tlb tlb[TLB_SETS] __attribute__((aligned(64)));
+    bool local_entries, tagged_entries; // see mmu.c
+    struct insn alone[3]; // see jit_single
+    struct code_cache code;
+    struct machine_result result;
+    int64_t slice_left; // instructions of this slice behind the quantum
+    uint32_t number;
+    struct hart_mail mail;
+    struct jit_state translated;
 };
 
 // The hart is at a constant address, below which build.sh puts the stack and above which it puts everything else: a register access is then one
 // load with a constant offset, and translated code can have the address built in.
 #define HART_ADDRESS 0x10000u
+#ifdef AGENTVM_HARTS
+// Each instance of a module for several harts has its own (hart_base.s), which Go sets. It does not change as long as a function runs.
+static inline struct hart_state *hart_self(void) {
+    struct hart_state *self;
+    __asm__(".globaltype hart_base, i32\n\tglobal.get hart_base\n\tlocal.set %0" : "=r"(self));
+    return self;
+}
+#define hart (*hart_self())
+#else
 #define hart (*(struct hart_state *)(uintptr_t)HART_ADDRESS)
+#endif
 
 _Static_assert(sizeof(struct hart_state) <= 0xf0000, "build.sh keeps 960 KiB for the hart");
 

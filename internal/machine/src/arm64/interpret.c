@@ -16,7 +16,7 @@
 #define TLB_ENTRY(table, va) (&tlb->table[tlb_index(va)])
 
 // Register fields are byte offsets into hart.x, which is at a constant address: one load with an immediate offset.
-#define X(offset) (*(uint64_t *)(uintptr_t)(HART_ADDRESS + offsetof(struct hart_state, x) + (offset)))
+#define X(offset) (*(uint64_t *)((uintptr_t)&hart + offsetof(struct hart_state, x) + (offset)))
 #define SLOT_RD (uint8_t)(slot >> 8)
 #define SLOT_RN (uint8_t)(slot >> 16)
 #define SLOT_RM (uint8_t)(slot >> 24)

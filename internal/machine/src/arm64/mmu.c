@@ -89,6 +89,10 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
     unsigned level = bits > 39 ? 0 : bits > 30 ? 1 : 2;
     if (above != (upper ? ~0ull >> bits : 0)) return abort_access(va, access, FAULT_TRANSLATION);
     if ((hart.tcr & (upper ? TCR_EPD1 : TCR_EPD0)) != 0) return abort_access(va, access, FAULT_TRANSLATION);
+    enum { MAX_TRIES = 64 };
+    unsigned tries = 0, first_level = level;
+again:
+    level = first_level;
     uint64_t table = (upper ? hart.ttbr1 : hart.ttbr0) & 0x0000fffffffffffeull, tables = 0;
     if (beyond_memory(table)) return abort_access(va, access, FAULT_ADDRESS_SIZE);
     unsigned top = bits - (39 - 9 * level); // index bits of the first table
@@ -97,7 +101,7 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
         uint64_t index = va >> shift & ((1ull << top) - 1), where = table + index * 8, *entry = ram_entry(where);
         top = 9;
         if (entry == NULL) return abort_access(va, access, FAULT_EXTERNAL + 4 + level); // on a walk: 0b0101LL
-        uint64_t desc = *entry;
+        uint64_t desc = __atomic_load_n(entry, __ATOMIC_RELAXED);
         if ((desc & DESC_VALID) == 0 || ((desc & DESC_TABLE) == 0 && (level == 0 || level == 3)))
             return abort_access(va, access, FAULT_TRANSLATION + level);
         if (beyond_memory(desc & DESC_ADDRESS)) return abort_access(va, access, FAULT_ADDRESS_SIZE + level);
@@ -115,7 +119,9 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
         if (tracked && access == ACCESS_WRITE) wanted &= ~DESC_READ_ONLY;
         if (!permitted(wanted, tables, access, el)) return abort_access(va, access, FAULT_PERMISSION + level);
         if (wanted != desc) {
-            *entry = desc = wanted;
+            // What another hart has just changed is walked again, but not for as long as it likes.
+            if (!__atomic_compare_exchange_n(entry, &desc, wanted, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && tries++ < MAX_TRIES) goto again;
+            desc = wanted;
             ram_written(where, 8);
         }
         *m = (struct mapping){
@@ -133,15 +139,13 @@ static bool translate(uint64_t va, enum access access, unsigned el, struct mappi
 // Filling -------------------------------------------------------------------------------------------------------
 
 // Entries of EL1's set for pages of this address space only. Linux has none: its own pages are global.
-static bool local_entries;
 
 // Entries for addresses whose top byte is a tag (TCR_EL1.TBI): the address that a program invalidates is another one's to the caches.
-static bool tagged_entries;
 
 static void note_entry(const struct mapping *m, uint64_t va, unsigned el) {
-    if ((uint64_t)((int64_t)(va << 8) >> 8) != va) tagged_entries = true;
+    if ((uint64_t)((int64_t)(va << 8) >> 8) != va) hart.tagged_entries = true;
     if (m->shift > hart.largest_shift[va >> 63]) hart.largest_shift[va >> 63] = m->shift;
-    if (el == 1 && !m->global) local_entries = true;
+    if (el == 1 && !m->global) hart.local_entries = true;
 }
 
 // cached is where the TLB has the byte at va, NULL if it has it nowhere.
@@ -271,6 +275,14 @@ uint64_t address_translate(uint64_t va, bool write, unsigned el) {
     return par;
 }
 
+// frame_at is what IC IVAU is for: any address that EL1 or EL0 could read has its frame.
+bool frame_at(uint64_t va, uint32_t *frame) {
+    struct mapping m;
+    if (!translate(va, ACCESS_READ, hart.el, &m) || ram_byte(m.gpa) == NULL) return false;
+    *frame = frame_of(m.gpa);
+    return true;
+}
+
 // Code ----------------------------------------------------------------------------------------------------------
 
 struct code_page *fetch_page(uint64_t va) {
@@ -294,19 +306,19 @@ struct code_page *fetch_page(uint64_t va) {
 
 void tlb_flush_all(void) {
     for (unsigned set = 0; set < TLB_SETS; set++) flush_set(&hart.tlb[set]);
-    local_entries = tagged_entries = false;
+    hart.local_entries = hart.tagged_entries = false;
     hart.largest_shift[0] = hart.largest_shift[1] = 0;
 }
 
 // tlb_flush_space drops what is not global: the caches have translations of one address space only.
 void tlb_flush_space(void) {
-    if (local_entries) flush_set(&hart.tlb[1]);
-    local_entries = false;
+    if (hart.local_entries) flush_set(&hart.tlb[1]);
+    hart.local_entries = false;
     flush_set(&hart.tlb[0]);
 }
 
 // tlb_invalidate_address is TLBI by an address, tagged or not.
 void tlb_invalidate_address(uint64_t va) {
-    if (tagged_entries) tlb_flush_all();
+    if (hart.tagged_entries) tlb_flush_all();
     else tlb_flush_page(va);
 }

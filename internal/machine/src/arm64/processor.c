@@ -11,7 +11,20 @@ void processor_reset(bool start_m) {
     hart.flags = FLAGS_PACKED;
     hart.exclusive = ~0ull;
     hart.cpacr = CPACR_FPEN;
-    gic_reset();
+    if (hart.number == 0) gic_reset();
+}
+
+// processor_start is CPU_ON: the state is that of a reset, whatever the hart was before (DEN 0022, 6.4).
+void processor_start(uint64_t pc, uint64_t argument) {
+    uint64_t end = retired();
+    uint32_t irq = hart.irq;
+    __builtin_memset(&hart, 0, offsetof(struct hart_state, user_entries));
+    hart.retired_end = end;
+    hart.irq = irq;
+    tlb_flush_all();
+    processor_reset(false);
+    hart.pc = pc;
+    hart.x[0] = argument;
 }
 
 struct memory_range registers_state(void) { return memory_range(&hart, offsetof(struct hart_state, user_entries)); }
@@ -27,6 +40,7 @@ static void flags_adopt(void) {
 bool registers_adopt(const void *other) {
     const struct hart_state *from = other;
     if (from->el > 1 || from->sp_select > 1 || from->flags > FLAGS_PACKED) return false;
+    if (from->power > (hart.number == 0 ? HART_ON : HART_STARTING)) return false;
     __builtin_memcpy(&hart, from, offsetof(struct hart_state, user_entries));
     hart.retired_end = from->retired_end - (uint64_t)from->budget;
     hart.budget = 0;

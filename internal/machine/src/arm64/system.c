@@ -15,9 +15,10 @@
 #define ISAR1 (1ull << 20 | 1ull << 36)                                     // LRCPC, SB
 #define MMFR0 (2ull | 2ull << 4 | 15ull << 24)                              // 40-bit physical addresses, 16-bit ASIDs, 4 KiB granule alone
 #define MMFR1 (2ull | 1ull << 20)                                           // HAFDBS, PAN
-#define CTR (1ull << 31 | 1ull << 29 | 1ull << 28 | 4ull << 24 | 4ull << 20 | 4ull << 16 | 3ull << 14 | 4ull) // DIC, IDC: code follows every store
+// DIC, of one hart: decoded code follows each of its own stores, and those of others when IC says so.
+#define CTR (1ull << 31 | (MAX_HARTS == 1 ? 1ull << 29 : 0) | 1ull << 28 | 4ull << 24 | 4ull << 20 | 4ull << 16 | 3ull << 14 | 4ull) // IDC
 enum { DCZID = 4, MIDR = 0x000f0000 };
-#define MPIDR (1ull << 31)
+#define MPIDR (1ull << 31 | hart.number)
 
 static uint64_t pstate_bits(uint64_t bits) { return hart.pstate & bits; }
 
@@ -181,22 +182,51 @@ static bool write_register(unsigned r, uint64_t v) {
     }
 }
 
-static void translation_invalidate(unsigned r, uint64_t v) {
-    uint64_t va = (uint64_t)((int64_t)(v << 20) >> 8); // bits 55 to 12
-    switch (r & 7) {
+// What TLBI forgets, as it is posted to other harts: its kind in bits 46 to 44, which hold no address and no ASID.
+enum { KIND_BIT = 44 };
+
+void forget_translation(uint64_t what) {
+    uint64_t va = (uint64_t)((int64_t)(what << 20) >> 8); // bits 55 to 12
+    switch (what >> KIND_BIT & 7) {
     case 0: tlb_flush_all(); break; // VMALLE1
     case 2: // ASIDE1: the caches have one address space
-        if (v >> 48 == ((hart.tcr >> 22 & 1 ? hart.ttbr1 : hart.ttbr0) >> 48)) tlb_flush_space();
+        if (what >> 48 == ((hart.tcr >> 22 & 1 ? hart.ttbr1 : hart.ttbr0) >> 48)) tlb_flush_space();
         break;
     default: tlb_invalidate_address(va); break;
     }
+}
+
+static void translation_invalidate(unsigned r, uint64_t v) {
+    enum { INNER_SHAREABLE = 3 };
+    uint64_t what = (v & ~(15ull << KIND_BIT)) | (uint64_t)(r & 7) << KIND_BIT;
+    forget_translation(what);
+    if ((r >> 3 & 15) == INNER_SHAREABLE) harts_post_translation(what);
+}
+
+// code_invalidate is IC IVAU. Code of this hart follows its own stores.
+static bool code_invalidate(uint64_t va) {
+    uint32_t frame = 0;
+    if (MAX_HARTS == 1) return true;
+    if (!frame_at(va, &frame)) return hart.cause == 0;
+    code_drop(frame);
+    harts_post_code(frame);
+    return true;
+}
+
+static bool code_invalidate_all(bool everywhere) {
+    if (MAX_HARTS == 1) return true;
+    code_drop_all();
+    if (everywhere) harts_post_code(ALL_CODE);
+    return true;
 }
 
 // system_operation is SYS: caches, which do not exist, address translation, TLBs.
 static bool system_operation(unsigned r, uint64_t v) {
     switch (r) {
     case R(1, 3, 7, 4, 1): zero_block(v); return true;
-    case R(1, 0, 7, 1, 0): case R(1, 0, 7, 5, 0): case R(1, 3, 7, 5, 1):                           // IC
+    case R(1, 0, 7, 1, 0): return code_invalidate_all(true);
+    case R(1, 0, 7, 5, 0): return code_invalidate_all(false);
+    case R(1, 3, 7, 5, 1): return code_invalidate(v);
     case R(1, 0, 7, 6, 1): case R(1, 0, 7, 6, 2): case R(1, 0, 7, 10, 2): case R(1, 0, 7, 14, 2):   // DC by set and way, IVAC
     case R(1, 3, 7, 10, 1): case R(1, 3, 7, 11, 1): case R(1, 3, 7, 12, 1): case R(1, 3, 7, 14, 1): // DC by address
         return true;
@@ -276,9 +306,11 @@ static bool semihosting(uint32_t w) {
     struct wasi_iovec iov = {(uint32_t)(uintptr_t)&byte, 1};
     uint32_t written = 0;
     if (config.console_out_fd < 0) return true;
+    machine_lock();
     work_done(WORK_CALL + 1);
     if (work_left() == 0) machine_yield();
     wasi_fd_write(config.console_out_fd, &iov, 1, &written);
+    machine_unlock();
     return true;
 }
 
@@ -303,6 +335,8 @@ bool execute_system(unsigned id, uint32_t w, uint64_t pc) {
         return false;
     case ID_CLREX: hart.exclusive = ~0ull; return true;
     case ID_ISB: return true;
+    case ID_DSB: harts_wait(); __attribute__((fallthrough)); // what TLBI and IC have begun is done
+    case ID_DMB: __atomic_thread_fence(__ATOMIC_SEQ_CST); return true;
     case ID_MSR_I:
         if (set_pstate_field(w)) return true;
         hart.pc = pc;

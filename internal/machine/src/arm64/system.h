@@ -7,6 +7,7 @@
 // mmu.c
 uint64_t address_translate(uint64_t va, bool write, unsigned el);
 void tlb_invalidate_address(uint64_t va);
+bool frame_at(uint64_t va, uint32_t *frame); // of RAM, as code or data
 
 // gic.c: the CPU interface's registers, by the encoding in bits 20 to 5 of MRS and MSR; false: there is none. And those of the distributor and the
 // redistributor.

@@ -35,7 +35,7 @@ void jit_describe(struct jit_layout *layout) {
 
 const struct insn *jit_single(const struct code_page *page, const struct insn *slot) {
     enum { FAR_AWAY = 1 << 30 }; // no target is in the same page
-    static struct insn alone[2];
+    struct insn *alone = hart.alone;
     const uint32_t *code = ram_at(RAM_BASE + (uint64_t)page->frame * PAGE_SIZE, PAGE_SIZE);
     decode_whole(code[slot - page->slot], &alone[0], FAR_AWAY);
     alone[1] = (struct insn){.op = OP_PAGE_END};

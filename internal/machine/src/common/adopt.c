@@ -43,6 +43,15 @@ EXPORT(adoption) struct adoption *adoption_of(void) {
     return &adoption;
 }
 
+#ifdef AGENTVM_HARTS
+// adopt_hart comes before `adopt`, in the instance of each other hart, whose registers are at the place of the first part. False: they are refused.
+EXPORT(adopt_hart) uint32_t adopt_hart(void) {
+    if (!registers_adopt((const void *)(uintptr_t)adoption.part[0].copy)) return false;
+    hart.slow_left = SLOW_SLICE;
+    return true;
+}
+#endif
+
 // adopt follows `init`, with the image's RAM in place. 0, or the number of the part that is refused, counted from 1.
 EXPORT(adopt) uint32_t adopt(void) {
     for (unsigned i = 0; i < PARTS; i++)

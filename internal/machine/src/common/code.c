@@ -2,25 +2,22 @@
 // write-protected in the write TLB, so that a store to it takes the slow path and drops the decoded form first.
 #include "hart.h"
 
-static struct code_page *pool;     // CODE_PAGES entries, in linear memory behind the RAM
-uint16_t *page_of_frame;
-static uint32_t next_victim; // of the pool, which is a ring with a second chance
-
-bool code_init(void) {
-    pool = grow_memory(sizeof(struct code_page) * (uint64_t)CODE_PAGES);
-    page_of_frame = grow_memory(ram_frames() * sizeof *page_of_frame);
-    return pool != NULL && page_of_frame != NULL;
+bool code_init(uint32_t pages) {
+    hart.code.pages = pages;
+    hart.code.pool = grow_memory(sizeof(struct code_page) * (uint64_t)pages);
+    hart.code.page_of_frame = grow_memory(ram_frames() * sizeof *hart.code.page_of_frame);
+    return hart.code.pool != NULL && hart.code.page_of_frame != NULL;
 }
 
 struct memory_range code_pool(void) {
-    return (struct memory_range){(uint32_t)(uintptr_t)pool, sizeof(struct code_page) * CODE_PAGES};
+    return (struct memory_range){(uint32_t)(uintptr_t)hart.code.pool, sizeof(struct code_page) * hart.code.pages};
 }
 
 struct memory_range code_index(void) {
-    return (struct memory_range){(uint32_t)(uintptr_t)page_of_frame, (uint32_t)(ram_frames() * sizeof *page_of_frame)};
+    return (struct memory_range){(uint32_t)(uintptr_t)hart.code.page_of_frame, (uint32_t)(ram_frames() * sizeof *hart.code.page_of_frame)};
 }
 
-bool code_present(uint32_t frame) { return page_of_frame[frame] != 0; }
+bool code_present(uint32_t frame) { return hart.code.page_of_frame[frame] != 0; }
 
 static void forget_slots(struct code_page *page) {
     for (unsigned i = 0; i < PAGE_SLOTS; i++) page->slot[i] = (struct insn){.op = OP_UNDECODED};
@@ -28,8 +25,8 @@ static void forget_slots(struct code_page *page) {
 }
 
 static void set_index(uint32_t frame, uint16_t value) {
-    page_of_frame[frame] = value;
-    mark_dirty(&page_of_frame[frame]);
+    hart.code.page_of_frame[frame] = value;
+    mark_dirty(&hart.code.page_of_frame[frame]);
 }
 
 static void mark_page(const struct code_page *page) {
@@ -55,16 +52,16 @@ static void release(struct code_page *page) {
 
 static struct code_page *victim(void) {
     for (;;) {
-        struct code_page *page = &pool[next_victim];
-        next_victim = (next_victim + 1) % CODE_PAGES;
+        struct code_page *page = &hart.code.pool[hart.code.next_victim];
+        hart.code.next_victim = (hart.code.next_victim + 1) % hart.code.pages;
         if (page->in_use != USED_AGAIN) return page;
         set_use(page, USED);
     }
 }
 
 struct code_page *code_page_for(uint32_t frame) {
-    if (page_of_frame[frame] != 0) {
-        struct code_page *page = &pool[page_of_frame[frame] - 1];
+    if (hart.code.page_of_frame[frame] != 0) {
+        struct code_page *page = &hart.code.pool[hart.code.page_of_frame[frame] - 1];
         set_use(page, USED_AGAIN);
         return page;
     }
@@ -73,7 +70,7 @@ struct code_page *code_page_for(uint32_t frame) {
     if (page->in_use != FREE) release(page);
     page->frame = frame;
     page->in_use = USED;
-    set_index(frame, (uint16_t)(page - pool + 1));
+    set_index(frame, (uint16_t)(page - hart.code.pool + 1));
     forget_slots(page);
     mark_page(page);
     tlb_forget_writes(frame);
@@ -83,13 +80,19 @@ struct code_page *code_page_for(uint32_t frame) {
 // code_drop makes a page plain memory again because it was written. The slots stay as they are, for the instruction
 // that wrote may be in this page and still needs its own; the interpreter leaves the page behind it.
 void code_drop(uint32_t frame) {
-    if (page_of_frame[frame] == 0) return;
-    release(&pool[page_of_frame[frame] - 1]);
+    if (hart.code.page_of_frame[frame] == 0) return;
+    release(&hart.code.pool[hart.code.page_of_frame[frame] - 1]);
+    hart.recheck = 1;
+}
+
+void code_drop_all(void) {
+    for (uint32_t i = 0; i < hart.code.pages; i++)
+        if (hart.code.pool[i].in_use != FREE) release(&hart.code.pool[i]);
     hart.recheck = 1;
 }
 
 struct code_page *code_page_of(const struct insn *slot) {
-    return &pool[(uint32_t)((uintptr_t)slot - (uintptr_t)pool) / sizeof *pool];
+    return &hart.code.pool[(uint32_t)((uintptr_t)slot - (uintptr_t)hart.code.pool) / sizeof *hart.code.pool];
 }
 
 void code_decode(const struct insn *slot) {

@@ -34,6 +34,7 @@ struct machine_config {
     char share_tag[MAX_SHARES][SHARE_TAG_SIZE]; // NUL-terminated mount tags
     uint32_t clock_mode;
     uint32_t hart_flags;  // see enum hart_flags
+    uint32_t harts, reserved; // of a module for several: how many
     uint64_t realtime_ns; // CLOCK_INSTRUCTIONS: the wall clock at time 0
     uint8_t generation[16]; // of the VM generation device; a restored machine may have another one
 };

@@ -4,11 +4,9 @@
 
 #define EXPORT(name) __attribute__((export_name(#name)))
 
-struct jit_state jit;
-
 static struct jit_layout layout;
 
-enum { JIT_VERSION = 11 };
+enum { JIT_VERSION = 12 };
 
 _Static_assert(TLB_JUMPS == 1024 && sizeof(struct tlb_jump) == 16, "native/blocks has these numbers");
 
@@ -38,7 +36,7 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .places = (uint32_t)(uintptr_t)&jit.places,
         .scratch = (uint32_t)(uintptr_t)&jit.scratch,
         .ram_bytes = (uint32_t)(uintptr_t)&ram_bytes,
-        .code_index = (uint32_t)(uintptr_t)page_of_frame,
+        .code_index = (uint32_t)(uintptr_t)hart.code.page_of_frame,
         .dirty = (uint32_t)(uintptr_t)dirty_pages,
         .slow_left = offsetof(struct hart_state, slow_left),
         .largest_shift = offsetof(struct hart_state, largest_shift),
@@ -50,6 +48,7 @@ EXPORT(jit_configure) struct jit_layout *jit_configure(uint32_t enabled, uint32_
         .op_translated = OP_TRANSLATED,
         .undecoded = OP_UNDECODED,
         .code_page_size = sizeof(struct code_page),
+        .code_pool = (uint32_t)(uintptr_t)hart.code.pool,
         .state = (uint32_t)(uintptr_t)&jit,
         .functions = JIT_FUNCTIONS,
     };
@@ -140,10 +139,21 @@ const struct insn *jit_run(const struct insn *slot) {
         }
         jit.chained += chained;
         chained = true;
-        native_enter(HART_ADDRESS, (uint32_t)(uintptr_t)tlb, pc & ~(uint64_t)(PAGE_SIZE - 1), bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
+        native_enter((uint32_t)(uintptr_t)&hart, (uint32_t)(uintptr_t)tlb, pc & ~(uint64_t)(PAGE_SIZE - 1), bits & 0xffffffff000000ff, (uint32_t)bits >> 8);
         jit.entered++;
         if (exception_pending() || hart.recheck) break;
         if (hart.budget == before) {
+#ifdef AGENTVM_HARTS
+            // Quanta are short: the last instructions of each are not interpreted, but the next one begins.
+            int64_t more = hart.budget < JIT_BUDGET_EXIT ? next_quantum() : 0;
+            if (more != 0) {
+                before = hart.budget;
+                all += more;
+                chained = false;
+                if (hart.recheck) break;
+                continue;
+            }
+#endif
             rest = jit_single(page, slot);
             if (slot != tried && again(rest)) {
                 tried = slot;

@@ -4,32 +4,7 @@
 
 #include "hart.h"
 
-// JIT_BUDGET_EXIT: with fewer instructions left than this, a region may execute nothing: none checks the budget for more at once.
-enum { JIT_BUDGET_EXIT = 256, JIT_HOTNESS = 4096, JIT_HOT = 256, JIT_FUNCTIONS = 8192, JIT_THRESHOLD = 1024 };
-
-// What Go and the machine exchange between two slices.
-struct jit_state {
-    uint32_t enabled;  // code is counted
-    uint32_t eager;    // for tests: code is hot when it is first reached, and the slice ends there
-    uint32_t hot_count;
-    uint32_t refused_frame, refused_offset; // eager: the last request, which cannot be translated
-    uint32_t next;     // number of the next function; 0 is none
-    uint64_t entered;  // calls of translated code
-    uint64_t no_progress; // of these: it executed nothing, with budget left
-    uint64_t executed; // instructions in it
-    uint64_t chained;  // of these: another region was left for it
-    uint64_t unmapped; // left for a page that the code TLB does not have
-    uint64_t budget_exit; // of those entered: it executed nothing at the end of a slice
-    uint64_t left[256]; // left for an instruction that is not translated, by its operation
-    // Code that was entered often: the RAM page's number and the offset there.
-    struct jit_hot { uint32_t frame, offset; } hot[JIT_HOT];
-    uint16_t hotness[JIT_HOTNESS]; // counts what jumps reach; slots share counters
-    uint32_t live[JIT_FUNCTIONS]; // the function at each place of the ring
-    uint64_t places[32]; // of translated code alone, within a block: where the accesses by a guest register are
-    uint64_t scratch[16]; // of translated code alone, while it looks up a page, or two
-};
-
-extern struct jit_state jit;
+#define jit hart.translated
 
 // jit_layout is abiJIT of internal/machine/jit_machine.go, in the same order: addresses of what is not the hart's, offsets in the hart, and in the
 // TLB and its entries. What the other processor has is 0.
@@ -51,7 +26,7 @@ struct jit_layout {
     uint32_t satp, slow_left, largest_shift;
     uint32_t frame, filled, noted, max_noted;
     uint32_t slot_size, op_translated, undecoded; // undecoded: the operation of slots that were never executed
-    uint32_t code_page_size; // struct code_page
+    uint32_t code_page_size, code_pool; // struct code_page, address of the first one
     uint32_t state, functions; // struct jit_state; size of the ring of functions
 };
 

@@ -6,6 +6,7 @@
 #ifndef AGENTVM_PROCESSOR_H
 #define AGENTVM_PROCESSOR_H
 
+#include "harts.h"
 #include "machine.h"
 
 // memory.c
@@ -17,20 +18,23 @@ uint64_t ram_frames(void);
 void *grow_memory(uint64_t size);
 
 // code.c: the pool of decoded pages.
-bool code_init(void);
+bool code_init(uint32_t pages);
 bool code_present(uint32_t frame);
-extern uint16_t *page_of_frame; // for each RAM page: index in the pool + 1, or 0
 void code_drop(uint32_t frame);
+void code_drop_all(void);
 struct memory_range code_pool(void); // in linear memory
 struct memory_range code_index(void);
 
 void processor_reset(bool start_m); // see HART_START_M
+void processor_start(uint64_t pc, uint64_t argument); // of a hart that another one starts
 
 // interpret runs until the budget is spent or hart.wait, hart.stop or a pending interrupt needs the caller.
 void interpret(void);
 bool interrupt_waiting(void); // some enabled interrupt is pending, masked globally or not
 
 void tlb_reset(void);
+void tlb_flush_all(void);
+void forget_translation(uint64_t what); // see hart_mail
 void tlb_forget_all_writes(void);
 
 // finisher_write is the test finisher's register: power off, reboot, failure.
@@ -39,6 +43,16 @@ void finisher_write(uint64_t value);
 // bus.c: physical accesses outside RAM. false: nothing is there.
 bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value);
 bool bus_write(uint64_t gpa, uint64_t value, uint32_t size);
+
+// harts.c
+struct hart_state *hart_numbered(uint32_t number);
+#ifdef AGENTVM_HARTS
+bool harts_make(uint32_t count, uint32_t stack);
+void harts_attend(void);
+bool harts_enter(void);
+bool harts_leave(bool waits);
+int64_t next_quantum(void); // the quantum's end in the midst of native code; how many more instructions there are
+#endif
 
 // inside gives the offset of an address in a device's range, if it is in there.
 static inline bool inside(uint64_t gpa, uint64_t base, uint64_t size, uint32_t *offset) {

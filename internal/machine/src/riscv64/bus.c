@@ -11,9 +11,8 @@ enum {
     VIRTIO_SIZE = VIRTIO_SLOTS * VIRTIO_STRIDE,
 };
 
-bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
+static bool read_register(uint64_t gpa, uint32_t size, uint64_t *value) {
     uint32_t o;
-    slow(SLOW_REGISTER);
     if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) *value = virtio_mmio_read(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, size);
     else if (inside(gpa, PLIC_BASE, PLIC_SIZE, &o)) *value = plic_read(o);
     else if (inside(gpa, RTC_BASE, RTC_SIZE, &o)) *value = rtc_read(o, size);
@@ -29,9 +28,8 @@ static uint64_t with_upper_half(uint32_t offset, uint64_t value, uint32_t size) 
     return size == 4 && (offset & 4) == 0 ? value | clint_read(offset) >> 32 << 32 : value;
 }
 
-bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
+static bool write_register(uint64_t gpa, uint64_t value, uint32_t size) {
     uint32_t o;
-    slow(SLOW_REGISTER);
     if (size < 8) value &= (1ull << size * 8) - 1;
     if (inside(gpa, VIRTIO_BASE, VIRTIO_SIZE, &o)) virtio_mmio_write(o / VIRTIO_STRIDE, o % VIRTIO_STRIDE, value, size);
     else if (inside(gpa, PLIC_BASE, PLIC_SIZE, &o)) plic_write(o, value);
@@ -41,4 +39,20 @@ bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
     else if (inside(gpa, FINISHER_BASE, FINISHER_SIZE, &o)) finisher_write(value);
     else return false;
     return true;
+}
+
+bool bus_read(uint64_t gpa, uint32_t size, uint64_t *value) {
+    slow(SLOW_REGISTER);
+    machine_lock();
+    bool found = read_register(gpa, size, value);
+    machine_unlock();
+    return found;
+}
+
+bool bus_write(uint64_t gpa, uint64_t value, uint32_t size) {
+    slow(SLOW_REGISTER);
+    machine_lock();
+    bool found = write_register(gpa, value, size);
+    machine_unlock();
+    return found;
 }

@@ -3,7 +3,7 @@
 #define AGENTVM_HART_H
 
 #include "instructions.h"
-#include "processor.h"
+#include "hart_caches.h"
 #include "tlb.h"
 
 enum privilege { PRIV_U = 0, PRIV_S = 1, PRIV_M = 3 };
@@ -126,12 +126,33 @@ struct hart_state {
     uint64_t largest_shift[2];
 
     struct tlb tlb[TLB_SETS] __attribute__((aligned(64))); // U, S, M
+    bool local_entries; // see mmu.c
+    struct insn alone[3]; // see jit_single
+    struct insn crossing[3]; // see prepare_crossing
+    struct code_cache code;
+    struct machine_result result;
+    int64_t slice_left; // instructions of this slice behind the quantum
+    uint32_t number;
+    uint32_t power; // enum hart_power
+    uint64_t start_pc, start_argument; // HART_STARTING
+    struct hart_mail mail;
+    struct jit_state translated;
 };
 
 // The hart is at a constant address, below which build.sh puts the stack and above which it puts everything else: a
 // register access is then one load with a constant offset, and translated code can have the address built in.
 #define HART_ADDRESS 0x10000u
+#ifdef AGENTVM_HARTS
+// Each instance of a module for several harts has its own (hart_base.s), which Go sets. It does not change as long as a function runs.
+static inline struct hart_state *hart_self(void) {
+    struct hart_state *self;
+    __asm__(".globaltype hart_base, i32\n\tglobal.get hart_base\n\tlocal.set %0" : "=r"(self));
+    return self;
+}
+#define hart (*hart_self())
+#else
 #define hart (*(struct hart_state *)(uintptr_t)HART_ADDRESS)
+#endif
 
 // Registers of registers.go has the same order.
 _Static_assert(offsetof(struct hart_state, x) == 0 && offsetof(struct hart_state, f) == 256 &&

@@ -133,7 +133,6 @@
         break;
 
 // Instructions that cross a page are decoded into their own slots each time, with a page end behind them.
-static struct insn crossing[3];
 
 enum { FAR_AWAY = 1 << 30 }; // an offset from which no target is in the same page
 
@@ -141,8 +140,8 @@ static __attribute__((noinline)) bool prepare_crossing(uint64_t pc, struct insn 
     uint32_t word;
     if (!fetch_crossing(pc, &word)) return false;
     *slot = (struct insn){.op = OP_CROSSING, .rd = 1, .imm = (int32_t)(word >> 16)}; // for translators: what the second half was
-    decode_word(word, &crossing[0], FAR_AWAY);
-    crossing[2] = (struct insn){.op = OP_PAGE_END};
+    decode_word(word, &hart.crossing[0], FAR_AWAY);
+    hart.crossing[2] = (struct insn){.op = OP_PAGE_END};
     return true;
 }
 
@@ -198,7 +197,7 @@ next:
     for (;;) {
         if (--n < 0) goto spent;
 #ifdef NO_PREDECODE // `make bench` measures what decoding only once is worth
-        if (d->op != OP_PAGE_END && d != crossing) code_decode(d);
+        if (d->op != OP_PAGE_END && d != hart.crossing) code_decode(d);
 #endif
         // One load has all of the slot's fields: wazero checks the bounds of each load for itself, and forgets across a
         // jump table what it has checked. The cases take their operands out of the value with a shift.

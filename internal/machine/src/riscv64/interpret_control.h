@@ -85,7 +85,7 @@
                 pc = here;
                 goto exception_at_pc;
             }
-            d = crossing;
+            d = hart.crossing;
             pc_base = here - ((uint32_t)(uintptr_t)d >> 2);
             break;
         }

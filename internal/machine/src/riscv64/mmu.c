@@ -100,13 +100,12 @@ static void note_user_entry(uint64_t va) {
 
 // Entries of the supervisor's set for pages of this address space only, other than those for user pages. Linux has none:
 // its own pages are global.
-static bool local_entries;
 
 static void note_entry(const struct mapping *m, uint64_t va) {
     if (m->shift > hart.largest_shift[va >> 63]) hart.largest_shift[va >> 63] = m->shift;
     if (hart.privilege != PRIV_S) return;
     if (m->user_page) note_user_entry(va);
-    else if (!m->global) local_entries = true;
+    else if (!m->global) hart.local_entries = true;
 }
 
 // cached is where the TLB has the byte at va, NULL if it has it nowhere. The interpreter has looked at the first place already; LR, SC
@@ -254,15 +253,15 @@ bool fetch_crossing(uint64_t va, uint32_t *word) {
 void tlb_flush_all(void) {
     for (unsigned set = 0; set < 3; set++) flush_set(&hart.tlb[set]);
     hart.user_entries = 0;
-    local_entries = false;
+    hart.local_entries = false;
     hart.largest_shift[0] = hart.largest_shift[1] = 0;
 }
 
 // tlb_flush_space drops what is not global. The caches have translations of one address space only, so there is nothing
 // to look for; and the kernel's own, which are most of what is needed after a switch, stay.
 void tlb_flush_space(void) {
-    if (local_entries) flush_set(&hart.tlb[PRIV_S]);
-    local_entries = false;
+    if (hart.local_entries) flush_set(&hart.tlb[PRIV_S]);
+    hart.local_entries = false;
     tlb_sum_cleared();
     flush_set(&hart.tlb[PRIV_U]);
     if ((hart.mstatus & MSTATUS_MPRV) != 0) tlb_flush_machine();

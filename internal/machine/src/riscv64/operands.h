@@ -5,8 +5,8 @@
 #include "hart.h"
 
 // Register fields are byte offsets into hart.x, which is at a constant address: one load with an immediate offset.
-#define X(offset) (*(uint64_t *)(uintptr_t)(HART_ADDRESS + offsetof(struct hart_state, x) + (offset)))
-#define F(offset) (*(uint64_t *)(uintptr_t)(HART_ADDRESS + offsetof(struct hart_state, f) + (offset)))
+#define X(offset) (*(uint64_t *)((uintptr_t)&hart + offsetof(struct hart_state, x) + (offset)))
+#define F(offset) (*(uint64_t *)((uintptr_t)&hart + offsetof(struct hart_state, f) + (offset)))
 #ifndef SLOT_RD // the interpreter's loop has the slot's fields elsewhere
 #define SLOT_RD d->rd
 #define SLOT_RS1 d->rs1

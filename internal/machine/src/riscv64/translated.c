@@ -60,7 +60,7 @@ static bool in_tlb(const struct access *a) {
 
 const struct insn *jit_single(const struct code_page *page, const struct insn *slot) {
     enum { FAR_AWAY = 1 << 30 }; // no target is in the same page
-    static struct insn alone[3];
+    struct insn *alone = hart.alone;
     uint32_t index = (uint32_t)(slot - page->slot);
     const uint16_t *code = ram_at(RAM_BASE + (uint64_t)page->frame * PAGE_SIZE, PAGE_SIZE);
     uint32_t word = code[index];
