@@ -163,3 +163,38 @@ func TestHartsRestored(t *testing.T) {
 	}
 	t.Logf("%s", all)
 }
+
+// TestHartsThatAreOffRest: processors that the guest has not started, and those that have nothing to do, take no time.
+func TestHartsThatAreOffRest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs a machine of several processors")
+	}
+	initramfs, err := hartsInitramfs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := kernel.Image(platform.ARM64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := newConsole()
+	m, err := hartsProgram(t, machine.TranslateHot).NewMachine(t.Context(), machine.Config{Memory: 128 << 20, Console: out.stream, Harts: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.LoadLinux(machine.Linux{Kernel: image, Initramfs: initramfs, CommandLine: "console=hvc0 quiet panic=-1 maxcpus=2"}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	if exit, err := m.Run(ctx); err != nil || exit.Reason != machine.PowerOff {
+		t.Fatal(exit, err)
+	}
+	const few = 50 // what wakes it, and each Run
+	for number := 2; number < 4; number++ {
+		if n := m.SlicesOf(number); n > few {
+			t.Errorf("processor %d, which is off, had %d slices", number, n/2)
+		}
+	}
+}

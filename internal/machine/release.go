@@ -2,6 +2,7 @@ package machine
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 )
@@ -17,7 +18,16 @@ const (
 // when the module's result says that there are some: before the next slice, in which the guest learns of it and may use
 // the pages again. What is in them afterwards is zero or what an image has there that the machine was made from, or one that was made
 // of it; the guest does not care, and a page that it writes is marked dirty like any other.
-func (m *Machine) releasePages(h *hart) error {
+func (m *Machine) releasePages(h *hart) (err error) {
+	if len(m.others) > 0 { // another hart may be doing the same, or reporting more
+		if _, err := h.module.ExportedFunction("hold").Call(h.ctx); err != nil {
+			return err
+		}
+		defer func() {
+			_, letGo := h.module.ExportedFunction("let_go").Call(h.ctx)
+			err = errors.Join(err, letGo)
+		}()
+	}
 	list, ok := m.memory.Read(m.layout.Released, releasedHeader+releasedMax*releasedRange)
 	if !ok {
 		return fmt.Errorf("the released pages at %#x are outside the machine's memory", m.layout.Released)

@@ -161,6 +161,10 @@ void harts_wait(void) {
     }
 }
 
+// hold and let_go have Go change what is under the lock, between two slices of one of the harts.
+__attribute__((export_name("hold"))) void hold(void) { machine_lock(); }
+__attribute__((export_name("let_go"))) void let_go(void) { machine_unlock(); }
+
 // harts_enter begins a slice. false: the hart is off.
 bool harts_enter(void) {
     machine_lock();

@@ -211,7 +211,10 @@ EXPORT(run) uint32_t run(int64_t budget, uint64_t ready) {
 #ifdef AGENTVM_HARTS
     bool waits = harts_leave(why == RUN_IDLE);
     if (why == RUN_IDLE && !waits) why = RUN_BUDGET;
-    if (waits && why == RUN_BUDGET) why = RUN_IDLE; // it is off
+    if (waits && why == RUN_BUDGET) { // it is off
+        why = RUN_IDLE;
+        hart.result.deadline_ns = ~0ull;
+    }
 #endif
     return why;
 }
