@@ -66,7 +66,7 @@ func newLoops(ctx context.Context, k *kit) (*loops, error) {
 			return nil, err
 		}
 	}
-	build := exec.CommandContext(ctx, k.root+"/emulator/build.sh", k.path("plain.wasm"))
+	build := exec.CommandContext(ctx, k.root+"/internal/machine/build.sh", k.path("plain.wasm"))
 	build.Env = append(os.Environ(), "CFLAGS=-DNO_PREDECODE")
 	if _, err := output(build); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (l *loops) close(ctx context.Context) {
 
 // compile makes a bare program that runs a loop for a number of rounds and switches the computer off.
 func (l *loops) compile(ctx context.Context, name string, rounds int) (string, error) {
-	elf, source := l.kit.path(name+"-"+strconv.Itoa(rounds)), l.kit.root+"/emulator/bench/"
+	elf, source := l.kit.path(name+"-"+strconv.Itoa(rounds)), l.kit.root+"/internal/machine/bench/"
 	_, err := output(exec.CommandContext(ctx, "riscv64-linux-gnu-gcc", "-O2", "-march=rv64gc", "-mabi=lp64d", "-mcmodel=medany",
 		"-fno-pic", "-ffreestanding", "-nostdlib", "-static", "-Wl,--build-id=none,--no-warn-rwx-segments", "-T", source+"bare.ld",
 		"-DKERNEL="+name, fmt.Sprintf("-DROUNDS=%d", rounds), "-o", elf, source+"kernels.c"))
